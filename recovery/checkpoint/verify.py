@@ -17,7 +17,7 @@ from recovery.checkpoint import manifest as manifests
 from recovery.checkpoint import names
 from recovery.checkpoint.contribution import FileRole, Manifest, ManifestFile, not_of
 from recovery.checkpoint.files import open_regular, reason_of
-from recovery.errors import CheckpointDigestError, CheckpointManifestError, CheckpointMissingError
+from recovery.errors import CheckpointDigestError, CheckpointError, CheckpointManifestError
 
 _CHUNK_BYTES = 1 << 20
 """Large enough that hashing, which lets other threads run, is nearly all of the time; small enough to stay in a cache."""
@@ -83,7 +83,7 @@ def check(path: Path, *, only: FileRole | None = None, rank: int | None = None) 
         rank: whose manifest, of a folder that has one for each rank; None: it has one.
 
     Raises:
-        CheckpointMissingError: one of its files is not there.
+        CheckpointError: one of its files is not there.
         CheckpointManifestError: its manifest is absent or cannot be trusted.
         CheckpointDigestError: a file is not what the manifest says, not a plain file, or not readable.
 
@@ -116,7 +116,7 @@ def check_size(path: Path, *, rank: int | None = None) -> Manifest:
 def _manifest_of(path: Path, rank: int | None) -> Manifest:
     # A file that is gone says more than that its manifest is gone too.
     if not os.path.lexists(path):
-        raise CheckpointMissingError(path=path)
+        raise CheckpointError("CHECKPOINT_MISSING", path=path)
     return manifests.read_for(names.manifest_beside(path, rank), file=path.name)
 
 
@@ -126,7 +126,7 @@ def _opened(file: Path, listed: ManifestFile) -> Iterator[int]:
     try:
         descriptor = open_regular(file)
     except FileNotFoundError as error:
-        raise CheckpointMissingError(path=file) from error
+        raise CheckpointError("CHECKPOINT_MISSING", path=file) from error
     except OSError as error:
         raise _unusable(file, error) from error
     try:

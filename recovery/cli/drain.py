@@ -14,7 +14,7 @@ import typer
 from recovery.cli.options import RecoveryPath
 from recovery.cli.source import Address, own_access
 from recovery.core.scheduler.drain_states import DrainState
-from recovery.errors import NotHandedOverError, UsageError
+from recovery.errors import ProcessError, UsageError
 from recovery.report import stored as stored_state
 from recovery.store.lock import owner_of
 from recovery.store.paths import scheduler_path
@@ -48,14 +48,14 @@ def drain(path: RecoveryPath, target: Target) -> None:
     if "refused" in found:
         if found["unknown"]:
             raise UsageError(field=target, reason=found["refused"], next_step="`recovery nodes` lists them.")
-        raise NotHandedOverError(target=target, reason=found["refused"], next_step=_AGAIN)
+        raise ProcessError("NOT_HANDED_OVER", target=target, reason=found["refused"], next_step=_AGAIN)
     number, shown = found["number"], ""
     typer.echo(f"{', '.join(found['nodes'])} to be handed over")
     pause = threading.Event()
     while (found["number"], found["state"]) != (number, DrainState.ENDED.value):
         if found["number"] != number:
             reason = "another drain has begun since"
-            raise NotHandedOverError(target=target, reason=reason, next_step=_AGAIN)
+            raise ProcessError("NOT_HANDED_OVER", target=target, reason=reason, next_step=_AGAIN)
         waits = _WAITS_FOR[DrainState(found["state"])].format(**found)
         if waits != shown:
             typer.echo(f"waiting for {waits}")
@@ -63,7 +63,7 @@ def drain(path: RecoveryPath, target: Target) -> None:
         pause.wait(_POLL_S)
         found = _ask(address, target, access)
     if not found["handed_over"]:
-        raise NotHandedOverError(target=target, reason=found["reason"], next_step=_AGAIN)
+        raise ProcessError("NOT_HANDED_OVER", target=target, reason=found["reason"], next_step=_AGAIN)
     typer.echo(f"{', '.join(found['nodes'])}: {found['reason']}")
 
 
@@ -74,7 +74,7 @@ def _ask(address: Address, target: str, access: Access, *, post: Any = None) -> 
         )
     except inspection_client.NoAnswerError as error:
         reason = f"the scheduler does not answer ({error})"
-        raise NotHandedOverError(target=target, reason=reason, next_step=_AGAIN) from error
+        raise ProcessError("NOT_HANDED_OVER", target=target, reason=reason, next_step=_AGAIN) from error
     return found
 
 

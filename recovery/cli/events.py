@@ -15,7 +15,7 @@ from recovery import clock
 from recovery.cli.formats import Format, console, print_line, show_rows, text_of
 from recovery.cli.options import AsJson, Connect, MaybePath, Rows, chosen
 from recovery.cli.source import ask, event_of, source_of
-from recovery.errors import RecoveryPathError, SettingTypeError, UsageError
+from recovery.errors import RecoveryPathError, SettingError, UsageError
 from recovery.report import stored as stored_state
 from recovery.report import tables
 from recovery.store.reader import StoredEvent, read_events
@@ -125,7 +125,8 @@ def _since_ms(text: str) -> int:
             moment = datetime.fromisoformat(text)
             moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)
     except (ValueError, OverflowError):
-        raise SettingTypeError(
+        raise SettingError(
+            "SETTING_TYPE",
             field="--since",
             value=text,
             rule="must be a time such as 2026-11-21T10:00:00, or how long ago",

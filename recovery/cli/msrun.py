@@ -41,8 +41,7 @@ def arguments_of(context: typer.Context) -> Arguments:
     """What was typed.
 
     Raises:
-        SettingMissingError: no script is named.
-        SettingConflictError: two flags exclude each other.
+        SettingError: no script is named; two flags exclude each other.
     """
     values = dict(context.params)
     task = values.pop("task") or ()

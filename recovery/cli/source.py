@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from recovery import config
 from recovery.core.converter import Converter
 from recovery.core.records import EventRecord
-from recovery.errors import SettingTypeError, UsageError
+from recovery.errors import SettingError, UsageError
 from recovery.launch.credentials import of_viewer
 from recovery.store.reader import StoredEvent
 from recovery.transport import inspection_client
@@ -31,7 +31,7 @@ def source_of(path: Path | None, connect: str | None) -> Source:
 
     Raises:
         UsageError: both are given, or neither.
-        SettingTypeError: `connect` is no address.
+        SettingError: `connect` is no address.
     """
     if (path is None) == (connect is None):
         raise UsageError(
@@ -43,7 +43,8 @@ def source_of(path: Path | None, connect: str | None) -> Source:
         return path
     host, _, port = str(connect).rpartition(":")
     if not host or not (port.isascii() and port.isdigit()):
-        raise SettingTypeError(
+        raise SettingError(
+            "SETTING_TYPE",
             field="--connect",
             value=connect,
             rule="must be HOST:PORT",

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 
 from recovery.core.converter import UNREADABLE
-from recovery.errors import SettingConflictError
+from recovery.errors import SettingError
 
 _Digits = Annotated[str, msgspec.Meta(pattern=r"\A[0-9]{1,9}\Z")]
 
@@ -65,7 +65,7 @@ def read(path: Path, *, field: str, worker_num: int | None = None) -> RankTable:
         worker_num: how many workers the job has; None: as many as the table has ranks.
 
     Raises:
-        SettingConflictError: it cannot be read, is no rank table, is not completed, or has other ranks than 0 to worker_num - 1.
+        SettingError: it cannot be read, is no rank table, is not completed, or has other ranks than 0 to worker_num - 1.
     """
     try:
         table = _tables.decode(path.read_bytes())
@@ -89,8 +89,9 @@ def read(path: Path, *, field: str, worker_num: int | None = None) -> RankTable:
     return table
 
 
-def _refused(field: str, path: Path, rule: str) -> SettingConflictError:
-    return SettingConflictError(
+def _refused(field: str, path: Path, rule: str) -> SettingError:
+    return SettingError(
+        "SETTING_CONFLICT",
         field=field,
         value=str(path),
         rule=rule,

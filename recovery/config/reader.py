@@ -15,7 +15,7 @@ from recovery.config.start_methods import StartMethod, recognise
 from recovery.config.table import BY_NAME, SETTINGS
 from recovery.core.ids import NodeId
 from recovery.core.message_fields import NODE_ID_PATTERN
-from recovery.errors import SettingMissingError, SettingRangeError, SettingTypeError
+from recovery.errors import SettingError
 
 OFF = "off"
 """A secret that is set to this is none."""
@@ -69,7 +69,8 @@ class Reader:
         if value is None and not (bool(row.required) if required is None else required):
             return row.default
         also_when = f" and be set {row.required}" if value is None else ""
-        raise SettingMissingError(
+        raise SettingError(
+            "SETTING_MISSING",
             field=name,
             state="not set" if value is None else "empty",
             value="",
@@ -159,7 +160,8 @@ class Reader:
         try:
             return Path(text).absolute()
         except OSError as gone:
-            raise SettingRangeError(
+            raise SettingError(
+                "SETTING_RANGE",
                 field=name,
                 value=_shown(text),
                 rule=f"is relative, and the working directory cannot be read ({gone.strerror})",
@@ -240,9 +242,13 @@ def _next_step(row: Setting) -> str:
     return f"Set it, for example {row.name}={row.example}{use_default}."
 
 
-def _of_wrong_kind(row: Setting, text: str) -> SettingTypeError:
-    return SettingTypeError(field=row.name, value=_shown(text), rule=row.rule, next_step=_next_step(row))
+def _of_wrong_kind(row: Setting, text: str) -> SettingError:
+    return SettingError(
+        "SETTING_TYPE", field=row.name, value=_shown(text), rule=row.rule, next_step=_next_step(row)
+    )
 
 
-def _out_of_range(row: Setting, text: str) -> SettingRangeError:
-    return SettingRangeError(field=row.name, value=_shown(text), rule=row.rule, next_step=_next_step(row))
+def _out_of_range(row: Setting, text: str) -> SettingError:
+    return SettingError(
+        "SETTING_RANGE", field=row.name, value=_shown(text), rule=row.rule, next_step=_next_step(row)
+    )

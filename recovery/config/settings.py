@@ -20,7 +20,7 @@ from recovery.config.secret import Secret
 from recovery.config.start_methods import StartMethod
 from recovery.core.ids import NodeId
 from recovery.core.rules import Rules
-from recovery.errors import SettingConflictError
+from recovery.errors import SettingError
 
 
 class SettingsRole(str, Enum):
@@ -111,10 +111,7 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         The settings, with the source of each value.
 
     Raises:
-        SettingMissingError: a required variable is unset, or a variable that has an effect is empty.
-        SettingTypeError: a value is not of its kind.
-        SettingRangeError: a value is outside its range or set of values.
-        SettingConflictError: two values exclude each other.
+        SettingError: a required variable is unset, or a variable that has an effect is empty; a value is not of its kind; a value is outside its range or set of values; two values exclude each other.
     """
     reader = Reader(os.environ if environ is None else environ)
     start = reader.start
@@ -276,7 +273,8 @@ def _heartbeat(
         upper_ms = min(upper_ms, lease_or_more_ms // 6, receive_timeout_ms // 3)
     elif upper_ms >= min(lease_or_more_ms, receive_timeout_ms):
         lease = "no limit" if lease_ms is None else str(lease_ms // 1_000)
-        raise SettingConflictError(
+        raise SettingError(
+            "SETTING_CONFLICT",
             field=upper_name,
             value=reader.text(upper_name),
             rule=f"must be less than MS_NODE_TIMEOUT ({lease}) and MS_RECEIVE_MSG_TIMEOUT ({receive_timeout_ms // 1_000})",

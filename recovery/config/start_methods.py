@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from recovery.config import rank_table
-from recovery.errors import SettingMissingError, UsageError
+from recovery.errors import SettingError, UsageError
 
 DEFAULT_PORT = "8118"
 """msrun's."""
@@ -45,8 +45,7 @@ def recognise(environ: Mapping[str, str]) -> Start:
 
     Raises:
         UsageError: `recovery msrun` took the script for one that knows nothing of recovery.
-        SettingMissingError: ranks are on several hosts, and the address of the scheduler is not set.
-        SettingConflictError: the rank table is none, or not this job's.
+        SettingError: ranks are on several hosts, and the address of the scheduler is not set; the rank table is none, or not this job's.
     """
     if environ.get(SUPERVISED):
         raise UsageError(
@@ -73,7 +72,8 @@ def _openmpi(environ: Mapping[str, str]) -> dict[str, str]:
     if environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") == size:
         return {**found, "MS_SCHED_HOST": _LOOPBACK}
     if not environ.get("MS_SCHED_HOST"):
-        raise SettingMissingError(
+        raise SettingError(
+            "SETTING_MISSING",
             field="MS_SCHED_HOST",
             state="not set",
             value="",

@@ -1,11 +1,9 @@
-"""What every error has: a stable code, an exit code, what it means for the next start, and its parts."""
+"""What every error has: a row of the table, the parts of its sentence, and a class for those who catch it."""
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import ClassVar
-
-from typing_extensions import override
+from typing import ClassVar, NamedTuple
 
 
 class Cause(str, Enum):
@@ -21,37 +19,54 @@ class Cause(str, Enum):
     """The script ended its process, as by an exception of its own: started again once the job has made a step, unless it repeats itself."""
 
 
-class RecoveryError(Exception):
-    """Base of all. `temporary` is true where asking again can help."""
+class Row(NamedTuple):
+    """One error, as users, launchers and documents know it."""
 
-    code: ClassVar[str] = "RECOVERY"
-    exit_code: ClassVar[int] = 1
-    cause: ClassVar[Cause] = Cause.PERMANENT
-    temporary: ClassVar[bool] = False
-    """`cause` is TEMPORARY."""
-    template: ClassVar[str] = "{text}"
-    consequence: ClassVar[str] = ""
+    code: str
+    """Never changes."""
+    exit_code: int
+    cause: Cause
+    template: str
+    """The sentence. Parts of the error fill it."""
+    meaning: str = ""
+    """When it happens, in a line for the reference. Empty: as its class says."""
+    consequence: str = ""
     """End of `template` that says what a plan or a training does next; a command has neither."""
 
-    @override
-    def __init_subclass__(cls) -> None:
-        """Derive `temporary` from `cause`."""
-        super().__init_subclass__()
-        cls.temporary = cls.cause is Cause.TEMPORARY
+    @property
+    def temporary(self) -> bool:
+        """Whether asking again can help."""
+        return self.cause is Cause.TEMPORARY
 
-    def __init__(self, **parts: object) -> None:
-        """Fill the template of the class with `parts`, which stay readable as `error.parts`."""
+
+class RecoveryError(Exception):
+    """Base of all. A class is there for those who catch it; each of its `rows` is one error."""
+
+    rows: ClassVar[tuple[Row, ...]] = (Row("RECOVERY", 1, Cause.PERMANENT, "{text}"),)
+
+    def __init__(self, code: str = "", /, **parts: object) -> None:
+        """Fill the template of a row with `parts`, which stay readable as `error.parts`.
+
+        Args:
+            code: of the row; a class of one row needs none.
+            parts: what the template names.
+        """
+        found = [row for row in self.rows if code in ("", row.code)]
+        assert len(found) == 1, f"{type(self).__name__} has no error {code!r} of its own"
+        [self.row] = found
+        self.code, self.exit_code, self.cause = self.row.code, self.row.exit_code, self.row.cause
+        self.temporary = self.row.temporary
         self.parts = parts
         shown = {name: _shown(part) for name, part in parts.items()}
-        super().__init__(_printable(f"{self.code}: {self.template.format(**shown)}"))
+        super().__init__(_printable(f"{self.code}: {self.row.template.format(**shown)}"))
 
     @property
     def fact(self) -> str:
-        """What is wrong, where no plan and no training goes on: the text without `consequence`."""
-        text = str(self)
-        if not self.consequence or not text.endswith(self.consequence):
+        """What is wrong, where no plan and no training goes on: the text without the row's `consequence`."""
+        text, consequence = str(self), self.row.consequence
+        if not consequence or not text.endswith(consequence):
             return text
-        return text.removesuffix(self.consequence) + "."
+        return text.removesuffix(consequence) + "."
 
 
 def _shown(part: object) -> object:

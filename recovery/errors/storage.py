@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from recovery.errors.base import Cause, RecoveryError
+from typing import ClassVar
+
+from recovery.errors.base import Cause, RecoveryError, Row
 
 # --- recovery path -----------------------------------------------------------------------------------------------------
 
@@ -10,8 +12,10 @@ from recovery.errors.base import Cause, RecoveryError
 class RecoveryPathError(RecoveryError):
     """MS_RECOVERY_PATH cannot be used: not a directory, not writable, not ours."""
 
-    code, exit_code, cause = "RECOVERY_PATH", 24, Cause.UNKNOWN
-    template = "MS_RECOVERY_PATH={path!r}: {reason}. {next_step}"
+    rows = (
+        Row("RECOVERY_PATH", 24, Cause.UNKNOWN,
+            "MS_RECOVERY_PATH={path!r}: {reason}. {next_step}"),
+    )  # fmt: skip
 
 
 # --- store -------------------------------------------------------------------------------------------------------------
@@ -20,90 +24,67 @@ class RecoveryPathError(RecoveryError):
 class StoreError(RecoveryError):
     """The persisted state cannot be used as it is. Nothing was changed or deleted."""
 
+    rows: ClassVar[tuple[Row, ...]] = (
+        Row("STORE_NOT_OURS", 31, Cause.PERMANENT,
+            "{path} is not a recovery store: {reason}. It was left as it is; choose another MS_RECOVERY_PATH.",
+            "The file is a database of something else."),
+        Row("STORE_CORRUPT", 32, Cause.PERMANENT,
+            "{path} is damaged: {reason}. It was left as it is; put a good copy in its place, or move it away to begin a new job.",
+            "The file, or a row of it, fails its checks."),
+        Row("STORE_WAL_MISSING", 34, Cause.PERMANENT,
+            "{path} was not closed cleanly and its companion {wal} is missing, so the newest acknowledged rows may be missing too. "
+            "Bring the -wal file back; if another SQLite tool folded it in, set MS_STORE_WITHOUT_WAL=1 once.",
+            "The main file records that a -wal must be beside it, and there is none: acknowledged rows would be missing."),
+        Row("STORE_ROWS_MISSING", 37, Cause.PERMANENT,
+            "{path} holds {found} of {known} acknowledged writes: its -wal is damaged, or an older copy was put in its place. It was left as it"
+            " is; bring the right files back, or set MS_STORE_WITHOUT_WAL=1 once to go on without the missing ones.",
+            "The file holds fewer writes than were acknowledged: its -wal was cut or damaged, or an older copy took its place."),
+        Row("STORE_WRITE", 36, Cause.TEMPORARY,
+            "{path}: a write failed ({reason}) and is not tried again on the same file. Check the disk, then start this process again.",
+            "A write or fsync failed for another reason than space. The process must end and start again from what is on disk."),
+        Row("STORE_GONE", 38, Cause.TEMPORARY,
+            "{path}: {file} {reason}, while this process had it open, so nothing more is written. Put the files back if they were moved. A scheduler ends, "
+            "workers that no launcher ends train on; its next start shows what is left. A worker goes on without its own store.",
+            "The file of an open store is no longer at its name. Its owner ends at once: nothing more is acknowledged."),
+    )  # fmt: skip
+
 
 class StoreLockedError(StoreError):
     """Another living process owns this file."""
 
-    code, exit_code, cause = "STORE_LOCKED", 30, Cause.UNKNOWN
-    template = "{path} is in use by pid {pid} on {host} since {since}. Stop that process, or choose another MS_RECOVERY_PATH."
-
-
-class StoreNotOursError(StoreError):
-    """The file is a database of something else."""
-
-    code, exit_code = "STORE_NOT_OURS", 31
-    template = (
-        "{path} is not a recovery store: {reason}. It was left as it is; choose another MS_RECOVERY_PATH."
-    )
-
-
-class StoreCorruptError(StoreError):
-    """The file, or a row of it, fails its checks."""
-
-    code, exit_code = "STORE_CORRUPT", 32
-    template = "{path} is damaged: {reason}. It was left as it is; put a good copy in its place, or move it away to begin a new job."
+    rows = (
+        Row("STORE_LOCKED", 30, Cause.UNKNOWN,
+            "{path} is in use by pid {pid} on {host} since {since}. Stop that process, or choose another MS_RECOVERY_PATH."),
+    )  # fmt: skip
 
 
 class StoreVersionError(StoreError):
     """The file was written by a newer release."""
 
-    code, exit_code = "STORE_VERSION", 33
-    template = "{path} has schema {found}, this release knows up to {known}. Install the release that wrote it, or choose another MS_RECOVERY_PATH."
-
-
-class StoreWalMissingError(StoreError):
-    """The main file records that a -wal must be beside it, and there is none: acknowledged rows would be missing."""
-
-    code, exit_code = "STORE_WAL_MISSING", 34
-    template = (
-        "{path} was not closed cleanly and its companion {wal} is missing, so the newest acknowledged rows may be missing too. "
-        "Bring the -wal file back; if another SQLite tool folded it in, set MS_STORE_WITHOUT_WAL=1 once."
-    )
-
-
-class StoreRowsMissingError(StoreError):
-    """The file holds fewer writes than were acknowledged: its -wal was cut or damaged, or an older copy took its place."""
-
-    code, exit_code = "STORE_ROWS_MISSING", 37
-    template = (
-        "{path} holds {found} of {known} acknowledged writes: its -wal is damaged, or an older copy was put in its place. "
-        "It was left as it is; bring the right files back, or set MS_STORE_WITHOUT_WAL=1 once to go on without the missing ones."
-    )
+    rows = (
+        Row("STORE_VERSION", 33, Cause.PERMANENT,
+            "{path} has schema {found}, this release knows up to {known}. Install the release that wrote it, or choose another MS_RECOVERY_PATH."),
+    )  # fmt: skip
 
 
 class StoreFullError(StoreError):
     """No space left for a write. The batch is kept and tried again."""
 
-    code, exit_code, cause = "STORE_FULL", 35, Cause.TEMPORARY
-    template = "{path}: no space left for a write ({reason}). Training goes on, answers wait; free space on that file system."
-
-
-class StoreWriteError(StoreError):
-    """A write or fsync failed for another reason than space. The process must end and start again from what is on disk."""
-
-    code, exit_code, cause = "STORE_WRITE", 36, Cause.TEMPORARY
-    template = "{path}: a write failed ({reason}) and is not tried again on the same file. Check the disk, then start this process again."
-
-
-class StoreGoneError(StoreError):
-    """The file of an open store is no longer at its name. Its owner ends at once: nothing more is acknowledged."""
-
-    code, exit_code, cause = "STORE_GONE", 38, Cause.TEMPORARY
-    template = (
-        "{path}: {file} {reason}, while this process had it open, so nothing more is written. Put the files back if they were moved. "
-        "A scheduler ends, workers that no launcher ends train on; its next start shows what is left. A worker goes on without its own store."
-    )
+    rows = (
+        Row("STORE_FULL", 35, Cause.TEMPORARY,
+            "{path}: no space left for a write ({reason}). Training goes on, answers wait; free space on that file system."),
+    )  # fmt: skip
 
 
 class StoreLostError(StoreError):
     """There is a job, and its scheduler's store is not there: starting again from nothing would throw away what was trained."""
 
-    code, exit_code = "STORE_LOST", 39
-    template = (
-        "the scheduler's store in {path} is lost, but its job is not: {found}. Nothing was changed, and workers that no launcher ends train on. "
-        "Put scheduler.db back, or rebuild it (recovery rebuild {path}, or MS_REBUILD_STORE=1 in the scheduler). "
-        "For a new job choose another MS_RECOVERY_PATH, or archive this one (recovery reset {path})."
-    )
+    rows = (
+        Row("STORE_LOST", 39, Cause.PERMANENT,
+            "the scheduler's store in {path} is lost, but its job is not: {found}. Nothing was changed, and workers that no launcher ends"
+            " train on. Put scheduler.db back, or rebuild it (recovery rebuild {path}, or MS_REBUILD_STORE=1 in the scheduler). For a new"
+            " job choose another MS_RECOVERY_PATH, or archive this one (recovery reset {path})."),
+    )  # fmt: skip
 
 
 # --- checkpoints -------------------------------------------------------------------------------------------------------
@@ -112,61 +93,55 @@ class StoreLostError(StoreError):
 class CheckpointError(RecoveryError):
     """A checkpoint cannot be written or used."""
 
+    rows: ClassVar[tuple[Row, ...]] = (
+        Row("CHECKPOINT_MISSING", 42, Cause.TEMPORARY,
+            "{path} is missing. The plan goes back to an older step.",
+            "A file of the plan is not there.",
+            consequence=". The plan goes back to an older step."),
+        Row("CHECKPOINT_NOT_SHARED", 45, Cause.PERMANENT,
+            "directory={directory!r} with layout='shared': rank {rank} has not seen what the ranks {unseen} write there, in {seconds} s. Name a "
+            "directory that all hosts mount, the same on all ranks, or use layout='rank' with one directory per rank.",
+            "Checkpoints were to be spread over the ranks, and the ranks do not see one directory."),
+        Row("SAVES_FAILED", 46, Cause.PERMANENT,
+            "on this rank {which} failed: {reason} Correct that and start the job again: it goes on from the newest checkpoint that all ranks hold.",
+            "So many saves in a row failed that training on would be for nothing, or the last one of the training did."),
+    )  # fmt: skip
+
 
 class CheckpointDigestError(CheckpointError):
     """A file does not match its manifest."""
 
-    code, exit_code, cause = "CHECKPOINT_DIGEST", 40, Cause.TEMPORARY
-    template = "{path} does not match its manifest ({field} {expected} expected, {found} found). Kept as it is; the plan goes back to an older step."
-    consequence = "; the plan goes back to an older step."
+    rows = (
+        Row("CHECKPOINT_DIGEST", 40, Cause.TEMPORARY,
+            "{path} does not match its manifest ({field} {expected} expected, {found} found). Kept as it is; the plan goes back to an older step.",
+            consequence="; the plan goes back to an older step."),
+    )  # fmt: skip
 
 
 class CheckpointManifestError(CheckpointError):
     """A manifest cannot be read or is of another job."""
 
-    code, exit_code, cause = "CHECKPOINT_MANIFEST", 41, Cause.TEMPORARY
-    template = "{path}: {reason}. Kept as it is; the plan goes back to an older step."
-    consequence = ". Kept as it is; the plan goes back to an older step."
-
-
-class CheckpointMissingError(CheckpointError):
-    """A file of the plan is not there."""
-
-    code, exit_code, cause = "CHECKPOINT_MISSING", 42, Cause.TEMPORARY
-    template = "{path} is missing. The plan goes back to an older step."
-    consequence = ". The plan goes back to an older step."
+    rows = (
+        Row("CHECKPOINT_MANIFEST", 41, Cause.TEMPORARY,
+            "{path}: {reason}. Kept as it is; the plan goes back to an older step.",
+            consequence=". Kept as it is; the plan goes back to an older step."),
+    )  # fmt: skip
 
 
 class CheckpointWriteError(CheckpointError):
     """A save failed; the step counts as not saved and training goes on."""
 
-    code, exit_code, cause = "CHECKPOINT_WRITE", 43, Cause.TEMPORARY
-    template = "{path} was not saved ({reason}). Older checkpoints are untouched and training goes on; free space or check the disk."
-    consequence = ". Older checkpoints are untouched and training goes on; free space or check the disk."
-
-
-class SavesFailedError(CheckpointError):
-    """So many saves in a row failed that training on would be for nothing, or the last one of the training did."""
-
-    code, exit_code = "SAVES_FAILED", 46
-    template = (
-        "on this rank {which} failed: {reason} "
-        "Correct that and start the job again: it goes on from the newest checkpoint that all ranks hold."
-    )
+    rows = (
+        Row("CHECKPOINT_WRITE", 43, Cause.TEMPORARY,
+            "{path} was not saved ({reason}). Older checkpoints are untouched and training goes on; free space or check the disk.",
+            consequence=". Older checkpoints are untouched and training goes on; free space or check the disk."),
+    )  # fmt: skip
 
 
 class CheckpointStateError(CheckpointError):
     """The training state does not fit what a checkpoint can hold or holds."""
 
-    code, exit_code = "CHECKPOINT_STATE", 44
-    template = "{field}: {reason}. {next_step}"
-
-
-class CheckpointNotSharedError(CheckpointError):
-    """Checkpoints were to be spread over the ranks, and the ranks do not see one directory."""
-
-    code, exit_code = "CHECKPOINT_NOT_SHARED", 45
-    template = (
-        "directory={directory!r} with layout='shared': rank {rank} has not seen what the ranks {unseen} write there, in {seconds} s. "
-        "Name a directory that all hosts mount, the same on all ranks, or use layout='rank' with one directory per rank."
-    )
+    rows = (
+        Row("CHECKPOINT_STATE", 44, Cause.PERMANENT,
+            "{field}: {reason}. {next_step}"),
+    )  # fmt: skip

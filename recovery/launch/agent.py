@@ -10,7 +10,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from recovery import clock
-from recovery.errors import LaunchFailedError, WorldFullError
+from recovery.errors import ROWS, LaunchFailedError
 from recovery.launch import console
 from recovery.launch.children import end, signal_group
 from recovery.launch.ended_nodes import reports_of
@@ -128,7 +128,7 @@ class Agent:
         except Exception as error:  # noqa: BLE001 - see above
             console.say("".join(traceback.format_exception(error)).rstrip())
             self._report_failure(what, f"the launcher itself failed ({type(error).__name__}: {error})")
-            self._fail(LaunchFailedError.exit_code)
+            self._fail(ROWS["LAUNCH_FAILED"].exit_code)
 
     async def _keep(self, keeper: ProcessKeeper) -> None:
         outcome = await keeper.keep()
@@ -137,7 +137,7 @@ class Agent:
             if outcome.next is Next.FAIL_LATE:
                 self._decide_code(outcome.status)
             return
-        if outcome.status == LaunchFailedError.exit_code:
+        if outcome.status == ROWS["LAUNCH_FAILED"].exit_code:
             self._report_failure(keeper.placed.name, outcome.how)
         self._fail(outcome.status)
 
@@ -247,9 +247,9 @@ class Agent:
         unfinished = [name for name in names if name not in self._over]
         if unfinished:
             self._report_failure(", ".join(unfinished), "its keeper ended without its being done")
-            return LaunchFailedError.exit_code
+            return ROWS["LAUNCH_FAILED"].exit_code
         surplus = [name for name, how in self._over.items() if how is Next.SURPLUS]
         if surplus:
             said = "the job's workers were complete without: "
             console.say(said + ", ".join(surplus), style="yellow")
-        return WorldFullError.exit_code if len(surplus) == len(names) else 0
+        return ROWS["WORLD_FULL"].exit_code if len(surplus) == len(names) else 0

@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from recovery.errors import SettingConflictError, SettingMissingError
+from recovery.errors import SettingError
 from recovery.launch import flag_values as values
 from recovery.launch.cpu_binding_file import BindFile
 from recovery.launch.flag_values import CpuBinding, Rejoin, Restart, StartMethod
@@ -168,11 +168,11 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True):
             task: the script and its arguments.
 
         Raises:
-            SettingMissingError: no script is named.
-            SettingConflictError: two flags exclude each other.
+            SettingError: no script is named; two flags exclude each other.
         """
         if not task:
-            raise SettingMissingError(
+            raise SettingError(
+                "SETTING_MISSING",
                 field="task_script",
                 state="missing",
                 rule="the script to start comes after the flags",
@@ -188,12 +188,13 @@ def _settled(typed: Mapping[str, Any]) -> dict[str, Any]:
     """The same under msrun's own names: torchrun's `--nnodes` and `--tee` become what they say.
 
     Raises:
-        SettingConflictError: a name and its other spelling are both given.
+        SettingError: a name and its other spelling are both given.
     """
     fields = {"worker_num": _WORKERS, **typed}
     if "nnodes" in typed:
         if "worker_num" in typed or "local_worker_num" not in typed:
-            raise SettingConflictError(
+            raise SettingError(
+                "SETTING_CONFLICT",
                 field="--nnodes",
                 value=typed["nnodes"],
                 rule="goes with --nproc_per_node, and without --worker_num, which it replaces",
@@ -202,7 +203,8 @@ def _settled(typed: Mapping[str, Any]) -> dict[str, Any]:
         fields["worker_num"] = typed["nnodes"] * typed["local_worker_num"]
     if "tee" in typed:
         if "tail_worker_log" in typed:
-            raise SettingConflictError(
+            raise SettingError(
+                "SETTING_CONFLICT",
                 field="--tee",
                 value=typed["tee"],
                 rule="says the same as --tail_worker_log, which is given too",
@@ -217,32 +219,36 @@ def _check(arguments: Arguments) -> None:
     """What several flags say together.
 
     Raises:
-        SettingConflictError: two of them exclude each other.
+        SettingError: two of them exclude each other.
     """
     total, local, node_rank = arguments.worker_num, arguments.local_worker_num, arguments.node_rank
     if local > total:
-        raise SettingConflictError(
+        raise SettingError(
+            "SETTING_CONFLICT",
             field="--local_worker_num",
             value=local,
             rule=f"is more than --worker_num={total}, the workers of all hosts together",
             next_step="Lower it, or raise --worker_num.",
         )
     if node_rank >= 0 and (node_rank + 1) * local > total and local < total:
-        raise SettingConflictError(
+        raise SettingError(
+            "SETTING_CONFLICT",
             field="--node_rank",
             value=node_rank,
             rule=f"its ranks would be {node_rank * local} to {(node_rank + 1) * local - 1}, but there are {total} workers",
             next_step="Give --node_rank=-1 where hosts have different numbers of workers.",
         )
     if arguments.sim_rank_id >= total:
-        raise SettingConflictError(
+        raise SettingError(
+            "SETTING_CONFLICT",
             field="--sim_rank_id",
             value=arguments.sim_rank_id,
             rule=f"there are {total} workers, so ranks end at {total - 1}",
             next_step="Give a rank that exists, or raise --worker_num.",
         )
     if arguments.standby_num and arguments.sim_level >= 0:
-        raise SettingConflictError(
+        raise SettingError(
+            "SETTING_CONFLICT",
             field="--standby_num",
             value=arguments.standby_num,
             rule="is for a job whose workers may be lost, and --sim_level asks for a dry run of one process",

@@ -6,7 +6,7 @@ import msgspec
 
 from recovery import clock
 from recovery.core.messages import ProcessIdentity
-from recovery.errors import Cause, LaunchFailedError
+from recovery.errors import ROWS, Cause
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +40,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
         return cls(
             number=number,
             pid=0,
-            status=LaunchFailedError.exit_code,
+            status=ROWS["LAUNCH_FAILED"].exit_code,
             cause=cause,
             how=f"could not be started ({reason})",
             begun_ms=begun_ms,

@@ -19,7 +19,7 @@ from recovery import config, log
 from recovery.config import rank_table
 from recovery.config.reader import Reader
 from recovery.core.records import EventKind
-from recovery.errors import RecoveryError, SettingConflictError, SettingRangeError
+from recovery.errors import RecoveryError, SettingError
 from recovery.launch import (
     background,
     console,
@@ -123,13 +123,14 @@ def _created(log_dir: Path) -> Path:
     """The directory, with all above it.
 
     Raises:
-        SettingRangeError: it cannot be made.
+        SettingError: it cannot be made.
     """
     directory = log_dir.resolve()
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise SettingRangeError(
+        raise SettingError(
+            "SETTING_RANGE",
             field="--log_dir",
             value=log_dir,
             rule=f"cannot be made ({error.strerror})",
@@ -142,12 +143,13 @@ def _look_at(given: Arguments) -> placement.Script:
     """What the script's imports say about how it is run.
 
     Raises:
-        SettingConflictError: a dry run is asked of a framework that has none.
+        SettingError: a dry run is asked of a framework that has none.
     """
     words = placement.program_of(given, sys.executable)[1:]
     imports = script.imports_of(words, Path.cwd())
     if given.sim_level >= 0 and "torch" in imports and "mindspore" not in imports:
-        raise SettingConflictError(
+        raise SettingError(
+            "SETTING_CONFLICT",
             field="--sim_level",
             value=given.sim_level,
             rule=f"{given.task_script} trains on PyTorch, which has no dry run",
@@ -177,7 +179,8 @@ def _reader_of(name: str, environment: Mapping[str, str]) -> Reader:
 
 def _check_standbys(given: Arguments, environment: Mapping[str, str]) -> None:
     if given.standby_num and environment.get("MS_ENABLE_RECOVERY") != "1":
-        raise SettingConflictError(
+        raise SettingError(
+            "SETTING_CONFLICT",
             field="--standby_num",
             value=given.standby_num,
             rule="without MS_ENABLE_RECOVERY=1 the first failure ends the job, and nobody takes a lost rank",
@@ -231,7 +234,8 @@ def _check_programs(given: Arguments) -> None:
     numa = given.bind_numa
     by_nodes = numa.cpu_nodes or numa.memory_nodes if isinstance(numa, BindFile) else numa
     if by_nodes and shutil.which("numactl") is None:
-        raise SettingConflictError(
+        raise SettingError(
+            "SETTING_CONFLICT",
             field="--bind_numa",
             value=given.bind_numa,
             rule="needs the program numactl, which is not installed",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from recovery.errors import SettingConflictError
+from recovery.errors import SettingError
 from recovery.launch.cpu_binding_file import BindFile
 from recovery.launch.flag_values import CpuBinding
 
@@ -22,7 +22,7 @@ def cpus_of(
         available: processors of this host that may be used.
 
     Raises:
-        SettingConflictError: a processor is named that is not there.
+        SettingError: a processor is named that is not there.
     """
     if isinstance(binding, bool):
         if not binding or place == "scheduler":
@@ -37,7 +37,8 @@ def cpus_of(
     named = tuple(_expanded(texts))
     absent = sorted(set(named) - set(available))
     if absent:
-        raise SettingConflictError(
+        raise SettingError(
+            "SETTING_CONFLICT",
             field=field,
             value=f"{place}: {list(texts)}",
             rule=f"processor {absent[0]} is not among this host's ({_shown(available)})",
@@ -59,7 +60,7 @@ def numactl_of(
         nodes: memory nodes of this host.
 
     Raises:
-        SettingConflictError: a node is named that is not there.
+        SettingError: a node is named that is not there.
     """
     if isinstance(binding, bool):
         if not binding or place == "scheduler":
@@ -74,7 +75,8 @@ def numactl_of(
     if not named:
         return ()
     if not set(named) <= set(nodes):
-        raise SettingConflictError(
+        raise SettingError(
+            "SETTING_CONFLICT",
             field="--bind_numa",
             value=f"{place}: {named}",
             rule=f"this host's memory nodes are {_shown(nodes)}",

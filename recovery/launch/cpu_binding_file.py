@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from recovery.errors import SettingRangeError
+from recovery.errors import SettingError
 
 PLACE = re.compile(r"scheduler|device[0-9]+", re.ASCII)
 """What a process is called in a binding."""
@@ -41,7 +41,7 @@ def read(path: Path) -> BindFile:
     """Read and check a file.
 
     Raises:
-        SettingRangeError: it is no such file; names the key.
+        SettingError: it is no such file; names the key.
     """
     try:
         content = path.read_bytes()
@@ -104,8 +104,9 @@ def _mode(path: Path, modes: Mapping[str, Any], name: str, known: tuple[str, ...
     return mode
 
 
-def _refuse(path: Path, what: str, rule: str) -> SettingRangeError:
-    return SettingRangeError(
+def _refuse(path: Path, what: str, rule: str) -> SettingError:
+    return SettingError(
+        "SETTING_RANGE",
         field=_FIELD,
         value=f"{path}: {what}" if what else str(path),
         rule=f"must be {rule}",

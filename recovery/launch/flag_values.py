@@ -1,6 +1,6 @@
 """From what was typed behind a flag to its value: a reader for each kind, which refuses with a named error.
 
-Every reader takes the flag's name and the text, and raises SettingTypeError or SettingRangeError.
+Every reader takes the flag's name and the text, and raises SettingError: SETTING_TYPE or SETTING_RANGE.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
-from recovery.errors import SettingRangeError, SettingTypeError
+from recovery.errors import SettingError
 from recovery.launch.cpu_binding_file import NUMBERS, PLACE, BindFile
 from recovery.launch.cpu_binding_file import read as read_bind_file
 
@@ -68,8 +68,9 @@ CpuBinding = bool | dict[str, list[str]]
 """Off, shared evenly, or processor lists by `scheduler` and `device<n>`."""
 
 
-def _refuse(flag: str, text: object, rule: str, example: str) -> SettingRangeError:
-    return SettingRangeError(
+def _refuse(flag: str, text: object, rule: str, example: str) -> SettingError:
+    return SettingError(
+        "SETTING_RANGE",
         field=f"--{flag}",
         value=text,
         rule=f"must be {rule}",
@@ -81,7 +82,8 @@ def _whole(flag: str, text: str) -> int:
     try:
         return int(text[:_DIGITS_MAX])
     except ValueError:
-        raise SettingTypeError(
+        raise SettingError(
+            "SETTING_TYPE",
             field=f"--{flag}",
             value=text,
             rule="must be a whole number",

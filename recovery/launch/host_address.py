@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import socket
 
-from recovery.errors import SettingRangeError
+from recovery.errors import SettingError
 
 
 def resolve(host: str) -> str:
     """The address that every process gets: a name is looked up once, here, so that all mean the same.
 
     Raises:
-        SettingRangeError: the name is unknown.
+        SettingError: the name is unknown.
     """
     try:
         return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
     except OSError as error:
-        raise SettingRangeError(
+        raise SettingError(
+            "SETTING_RANGE",
             field="--master_addr",
             value=host,
             rule=f"cannot be resolved ({error.strerror or error})",

@@ -117,7 +117,7 @@ def place(arguments: Arguments, host: Host, script: Script) -> tuple[Placed, ...
     """The processes of a host, the scheduler first. It is a program of its own, so it imports no framework.
 
     Raises:
-        SettingConflictError: a process is bound to what the host does not have.
+        SettingError: a process is bound to what the host does not have.
     """
     simulates = arguments.sim_level >= 0
     workers = 1 if simulates else arguments.local_worker_num

@@ -16,13 +16,9 @@ from typing_extensions import assert_never
 from recovery import clock, process_identity
 from recovery.core.ids import NodeId
 from recovery.errors import (
+    ROWS,
     Cause,
-    ExitBeforeEndError,
-    JobFailedError,
     LaunchFailedError,
-    NoCommonCheckpointError,
-    WaitTimeoutError,
-    WorldFullError,
     cause_of,
 )
 from recovery.launch import console
@@ -47,7 +43,11 @@ _PASSES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC)
 """A start that fails for want of these may succeed later."""
 
 
-_JOB_IS_OVER = (JobFailedError.exit_code, NoCommonCheckpointError.exit_code, WaitTimeoutError.exit_code)
+_JOB_IS_OVER = (
+    ROWS["JOB_FAILED"].exit_code,
+    ROWS["NO_COMMON_CHECKPOINT"].exit_code,
+    ROWS["WAIT_TIMEOUT"].exit_code,
+)
 """Whoever ends so says it of the job, whether it held a rank or not."""
 
 
@@ -117,7 +117,7 @@ class ProcessKeeper:
             match decision.next:
                 case Next.DONE:
                     pass
-                case Next.SURPLUS if attempt.status == WorldFullError.exit_code:
+                case Next.SURPLUS if attempt.status == ROWS["WORLD_FULL"].exit_code:
                     said = f"{self.placed.name}: {attempt.how} (WORLD_FULL); {decision.reason}"
                     console.say(said, style="yellow")
                 case Next.SURPLUS | Next.FAIL | Next.FAIL_LATE:
@@ -176,7 +176,7 @@ class ProcessKeeper:
         try:
             self.child = child = await self._begin(number)
         except OSError as error:
-            cause = Cause.TEMPORARY if error.errno in _PASSES else LaunchFailedError.cause
+            cause = Cause.TEMPORARY if error.errno in _PASSES else ROWS["LAUNCH_FAILED"].cause
             return Attempt.never_begun(number, begun_ms, cause, str(error.strerror))
         except LaunchFailedError as error:
             return Attempt.never_begun(number, begun_ms, Cause.PERMANENT, str(error))
@@ -241,8 +241,8 @@ class ProcessKeeper:
             return attempt
         return msgspec.structs.replace(
             attempt,
-            status=ExitBeforeEndError.exit_code,
-            cause=ExitBeforeEndError.cause,
+            status=ROWS["EXIT_BEFORE_END"].exit_code,
+            cause=ROWS["EXIT_BEFORE_END"].cause,
             how=f"{attempt.how} before the end of training",
         )
 
@@ -315,7 +315,7 @@ class ProcessKeeper:
         soon = attempt.lasted_ms < _SOON_MS
         has_output = attempt.pid != 0 and self._log_is_marked
         repeats = has_output and self._incidents.repeats(self.placed.name, self._log) and soon
-        refused = attempt.status == WorldFullError.exit_code
+        refused = attempt.status == ROWS["WORLD_FULL"].exit_code
         members = self._context.members
         ended = Ended(
             status=attempt.status,

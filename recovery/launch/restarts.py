@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from recovery.errors import Cause, WorldFullError
+from recovery.errors import ROWS, Cause
 
 WINDOW_MS = 3_600_000
 """Relaunches are counted within the last hour."""
@@ -77,7 +77,7 @@ class _Row(NamedTuple):
 _TABLE: Sequence[_Row] = (
     _Row(lambda ended: ended.status == 0, Next.DONE, "it is done"),
     _Row(
-        lambda ended: ended.status == WorldFullError.exit_code and not ended.was_member,
+        lambda ended: ended.status == ROWS["WORLD_FULL"].exit_code and not ended.was_member,
         Next.SURPLUS,
         "the job's workers are complete without it; it is not started again, and the job goes on",
     ),

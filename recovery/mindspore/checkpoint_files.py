@@ -35,7 +35,7 @@ class Published(Callback):  # type: ignore[misc]  # MindSpore ships no types
         """Look at what saves.
 
         Raises:
-            SettingRangeError: a saver keeps too few to recover.
+            SettingError: a saver keeps too few to recover.
             UsageError: a saver names its files in a way that nobody could read back.
         """
         super().__init__()

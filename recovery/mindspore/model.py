@@ -25,7 +25,7 @@ class Model(PlainModel):  # type: ignore[misc]  # MindSpore ships no types
 
     `train` and `fit` roll back to the plan's checkpoint and go on at its step: mid-epoch, with the rest of that epoch's data.
     One of them may be called, once: a script that runs again from its first line could not distinguish two. A second call raises UsageError.
-    MindSpore's ModelCheckpoint among the callbacks must name its files by texts and keep at least two: else UsageError, SettingRangeError.
+    MindSpore's ModelCheckpoint among the callbacks must name its files by texts and keep at least two: else UsageError, SettingError.
     """
 
     _trained = False

@@ -31,7 +31,7 @@ def set_ps_context(**arguments: Any) -> None:
 
     Raises:
         ValueError: MindSpore knows no such argument.
-        SettingTypeError: a value is not of its type.
+        SettingError: a value is not of its type.
         UsageError: the process has joined its job already.
     """
     mindspore.set_ps_context(**arguments)

@@ -33,7 +33,15 @@ from recovery.core.scheduler.stimuli import (
     TimerFired,
 )
 from recovery.core.scheduler.views import checkpoints_view, drain_view, generations_view, job_view, lost_view
-from recovery.errors import RecoveryError, StoreError, StoreFullError, StoreLostError, job_failure
+from recovery.errors import (
+    Cause,
+    JobFailedError,
+    RecoveryError,
+    Row,
+    StoreError,
+    StoreFullError,
+    StoreLostError,
+)
 from recovery.scheduler.executor import Executor
 from recovery.scheduler.startup import load_machine, open_store, raise_descriptor_limit
 from recovery.store.job_token_file import source_of, token_of
@@ -74,7 +82,7 @@ def serve(settings: Settings, *, with_pid: int | None = None) -> None:
 
     Raises:
         JobFailedError: the job ended without success; a subclass says in which way.
-        SecureChannelError, StoreError, RecoveryPathError, PortInUseError, HostUnusableError, JobMismatchError: it could not start, or lost its store.
+        SecureChannelError, StoreError, RecoveryPathError, ProcessError, RegistrationError: it could not start, or lost its store.
     """
     raise_descriptor_limit()
     # Before the store, so that wrong certificates leave no trace of a job.
@@ -313,10 +321,10 @@ class _Service:
         self._finish(error)
 
     def _on_exit(self, code: str, reason: str) -> None:
-        if code == StoreLostError.code:
+        if code == "STORE_LOST":
             self._finish(StoreLostError(path=str(self._settings.recovery_path), found=reason))
         else:
-            self._finish(job_failure(code, reason) if code else None)
+            self._finish(JobFailedError(code, reason=reason) if code else None)
 
     def _on_signal(self, number: int) -> None:
         if not self._ended.done():
@@ -338,8 +346,7 @@ class _Service:
 class StoppedBySignal(RecoveryError):  # noqa: N818 - a person's wish, not an error
     """A person or a system ended this process; its exit code is 128 + the signal's number."""
 
-    code = "STOPPED"
-    template = "stopped by {signal}"
+    rows = (Row("STOPPED", 1, Cause.PERMANENT, "stopped by {signal}"),)
 
     def __init__(self, number: int) -> None:
         """Keep the signal's number."""

@@ -15,7 +15,7 @@ from recovery.core.records import EventRecord, JobRecord, NodeRecord
 from recovery.core.scheduler.job import new_job, next_incarnation
 from recovery.core.scheduler.machine import SchedulerMachine
 from recovery.core.scheduler.membership.lost_store import REBUILDING
-from recovery.errors import JobMismatchError, RecoveryError, StoreLostError
+from recovery.errors import RecoveryError, RegistrationError, StoreLostError
 from recovery.scheduler import store_rebuild
 from recovery.store.archive import archived_jobs
 from recovery.store.contents import SchedulerRecords
@@ -83,7 +83,7 @@ def load_machine(store: SchedulerStore | None, settings: Settings) -> SchedulerM
     """Build the scheduler's machine from what is stored.
 
     Raises:
-        JobMismatchError: the stored job has another world size.
+        RegistrationError: the stored job has another world size.
         StoreError: the store cannot be read.
     """
     state = store.load() if store is not None else None
@@ -141,7 +141,8 @@ def _check_same_job(state: SchedulerRecords, settings: Settings) -> None:
         ("MS_SERVER_NUM", state.job.server_count, settings.rules.server_count),
     ):
         if stored != given:
-            raise JobMismatchError(
+            raise RegistrationError(
+                "JOB_MISMATCH",
                 reason=f"{field}={given}, but the job stored in {settings.recovery_path} has {stored}. "
-                f"Set {field}={stored} to go on with it, or choose another MS_RECOVERY_PATH for a new job."
+                f"Set {field}={stored} to go on with it, or choose another MS_RECOVERY_PATH for a new job.",
             )

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from sqlalchemy import Connection, NullPool, create_engine, event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from recovery.errors import RecoveryPathError, StoreCorruptError, StoreFullError, StoreWriteError
+from recovery.errors import RecoveryPathError, StoreError, StoreFullError
 from recovery.store.paths import refused
 
 BUSY_S = 5.0
@@ -116,7 +116,9 @@ def translated(path: Path, *, reading: bool) -> Iterator[None]:
         yield
     except UnicodeDecodeError as error:
         # SQLite's message quotes a damaged schema, and the driver cannot decode it.
-        raise StoreCorruptError(path=str(path), reason=f"its schema is not text ({error})") from error
+        raise StoreError(
+            "STORE_CORRUPT", path=str(path), reason=f"its schema is not text ({error})"
+        ) from error
     except OSError as error:
         raise refused(path.parent, error) from error
     except (DBAPIError, sqlite3.Error) as error:
@@ -125,8 +127,8 @@ def translated(path: Path, *, reading: bool) -> Iterator[None]:
         if name in _FULL or "disk is full" in text:
             raise StoreFullError(path=str(path), reason=text) from error
         if reading or "malformed" in text or "not a database" in text:
-            raise StoreCorruptError(path=str(path), reason=text) from error
-        raise StoreWriteError(path=str(path), reason=text) from error
+            raise StoreError("STORE_CORRUPT", path=str(path), reason=text) from error
+        raise StoreError("STORE_WRITE", path=str(path), reason=text) from error
     except SQLAlchemyError as error:
         # The process ends while its writer is in the middle of a transaction.
-        raise StoreWriteError(path=str(path), reason=str(error)) from error
+        raise StoreError("STORE_WRITE", path=str(path), reason=str(error)) from error

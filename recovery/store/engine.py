@@ -19,13 +19,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection, insert, update
 
-from recovery.errors import (
-    StoreCorruptError,
-    StoreError,
-    StoreFullError,
-    StoreNotOursError,
-    StoreWalMissingError,
-)
+from recovery.errors import StoreError, StoreFullError
 from recovery.store.connections import connect, harden, raw_connection, read_only, translated
 from recovery.store.file_identity import FileIdentity
 from recovery.store.meta import meta_text
@@ -62,7 +56,7 @@ class Database:
             elif not companion(path, "-wal").exists():
                 _check_size(path)
                 if not accept_without_wal and _is_dirty(path):
-                    raise StoreWalMissingError(path=str(path), wal=companion(path, "-wal").name)
+                    raise StoreError("STORE_WAL_MISSING", path=str(path), wal=companion(path, "-wal").name)
             self._keeper = read_only(path)
             self.connection = connect(path, wal=True)
         try:
@@ -85,7 +79,7 @@ class Database:
         """Copy the -wal into the main file as far as readers allow, so that it does not grow without end.
 
         Raises:
-            StoreWriteError: an fsync failed. A full disk is no error here: it is tried again later.
+            StoreError: an fsync failed. A full disk is no error here: it is tried again later.
         """
         with suppress(StoreFullError), translated(self.path, reading=False):
             self._marked = self._fold("PASSIVE")
@@ -135,28 +129,30 @@ def _check_size(path: Path) -> None:
         reason = (
             f"{path.stat().st_size} bytes are no whole number of its pages of {page_bytes} bytes: it was cut"
         )
-        raise StoreCorruptError(path=str(path), reason=reason)
+        raise StoreError("STORE_CORRUPT", path=str(path), reason=reason)
 
 
 def check_file(connection: Connection, path: Path, owner: str) -> None:
     """Check the whole of an open file but its rows' digests, and bring it to the newest schema.
 
     Raises:
-        StoreCorruptError: SQLite finds damage.
+        StoreError: SQLite finds damage.
         StoreVersionError: a newer release wrote it.
-        StoreNotOursError: it is the file of another node.
+        StoreError: it is the file of another node.
     """
     with connection.begin():
         verdict = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar_one()
     if verdict != "ok":
-        raise StoreCorruptError(path=str(path), reason=str(verdict))
+        raise StoreError("STORE_CORRUPT", path=str(path), reason=str(verdict))
     migrate(connection, path)
     with connection.begin():
         found, mark = meta_text(connection, "owner", path), meta_text(connection, "dirty", path)
     if mark not in ("0", "1"):
-        raise StoreCorruptError(path=str(path), reason="it does not say whether it was closed")
+        raise StoreError("STORE_CORRUPT", path=str(path), reason="it does not say whether it was closed")
     if found != owner:
-        raise StoreNotOursError(path=str(path), reason=f"it belongs to {found!r}, not to {owner!r}")
+        raise StoreError(
+            "STORE_NOT_OURS", path=str(path), reason=f"it belongs to {found!r}, not to {owner!r}"
+        )
 
 
 def _is_dirty(path: Path) -> bool:

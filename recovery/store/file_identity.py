@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from recovery.errors import StoreGoneError
+from recovery.errors import StoreError
 from recovery.store.paths import companion
 
 _Identity = tuple[int, int]
@@ -23,7 +23,7 @@ class FileIdentity:
         """Look again.
 
         Raises:
-            StoreGoneError: one of them is gone, or another file has its name; what was written since may be lost.
+            StoreError: one of them is gone, or another file has its name; what was written since may be lost.
         """
         for file, opened in self._opened.items():
             try:
@@ -34,7 +34,7 @@ class FileIdentity:
                 # The file system itself is gone.
                 reason = f"cannot be looked at ({error.strerror})"
             if reason:
-                raise StoreGoneError(path=str(self._path), file=file.name, reason=reason)
+                raise StoreError("STORE_GONE", path=str(self._path), file=file.name, reason=reason)
 
 
 def _identity(file: Path) -> _Identity:

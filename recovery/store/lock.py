@@ -16,7 +16,7 @@ import msgspec
 from filelock import FileLock, Timeout
 
 from recovery.core.converter import UNREADABLE
-from recovery.errors import StoreLockedError, StoreWriteError
+from recovery.errors import StoreError, StoreLockedError
 from recovery.store.paths import companion, refuse_links, refused
 
 
@@ -55,7 +55,7 @@ class OwnerLock:
 
         Raises:
             StoreLockedError: another process (or another store of this one) has it; names pid, host and since when.
-            StoreNotOursError: the lock file is a symbolic link.
+            StoreError: the lock file is a symbolic link.
             RecoveryPathError: the lock file cannot be made.
         """
         self._path = companion(database, ".lock")
@@ -79,7 +79,7 @@ class OwnerLock:
         """Check that the lock file is still the one we locked: a deleted one lets a second owner in.
 
         Raises:
-            StoreWriteError: it was removed or replaced, or cannot be looked at; this process may no longer write.
+            StoreError: it was removed or replaced, or cannot be looked at; this process may no longer write.
         """
         try:
             reason = "" if self._found() == self._identity else "was removed or replaced"
@@ -89,7 +89,9 @@ class OwnerLock:
             # The file system is gone: nothing can be written there either.
             reason = f"cannot be looked at: {error.strerror}"
         if reason:
-            raise StoreWriteError(path=str(database), reason=f"its lock file {self._path.name} {reason}")
+            raise StoreError(
+                "STORE_WRITE", path=str(database), reason=f"its lock file {self._path.name} {reason}"
+            )
 
     def release(self) -> None:
         """Let the next owner in. The lock file stays: unlinking it would let two owners in."""

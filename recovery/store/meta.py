@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection, select
 
-from recovery.errors import StoreCorruptError
+from recovery.errors import StoreError
 from recovery.store.models import META
 
 
@@ -22,9 +22,9 @@ def meta_text(connection: Connection, name: str, path: Path) -> str | None:
         None: the file does not say.
 
     Raises:
-        StoreCorruptError: the value is no text; one flipped bit makes bytes or a number of it.
+        StoreError: the value is no text; one flipped bit makes bytes or a number of it.
     """
     found: object = connection.execute(select(META.c.value).where(META.c.name == name)).scalar_one_or_none()
     if found is None or isinstance(found, str):
         return found
-    raise StoreCorruptError(path=str(path), reason=f"the row {name!r} of table meta is no text")
+    raise StoreError("STORE_CORRUPT", path=str(path), reason=f"the row {name!r} of table meta is no text")

@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 
 from recovery.core.message_fields import NODE_ID_PATTERN
-from recovery.errors import RecoveryPathError, StoreCorruptError, StoreNotOursError
+from recovery.errors import RecoveryPathError, StoreError
 
 APPLICATION_ID = 0x4D535243
 """Stands in the header of every file of ours ("MSRC"), so that another program's database is never written to."""
@@ -107,11 +107,11 @@ def refuse_links(*paths: Path) -> None:
     """SQLite follows a link at a store's name, and so would write into a file that is not ours.
 
     Raises:
-        StoreNotOursError: one of the paths is a symbolic link.
+        StoreError: one of the paths is a symbolic link.
     """
     for path in paths:
         if path.is_symlink():
-            raise StoreNotOursError(path=str(path), reason="it is a symbolic link")
+            raise StoreError("STORE_NOT_OURS", path=str(path), reason="it is a symbolic link")
 
 
 def is_there(path: Path) -> bool:
@@ -121,8 +121,7 @@ def is_there(path: Path) -> bool:
         Whether a file of ours is there; False when nothing is.
 
     Raises:
-        StoreNotOursError: something else is there.
-        StoreCorruptError: an empty or cut file, or a -wal without its file. Our files are complete when they get their name.
+        StoreError: something else is there; an empty or cut file, or a -wal without its file. Our files are complete when they get their name.
     """
     wal = companion(path, "-wal")
     refuse_links(path, wal, companion(path, "-shm"))
@@ -130,14 +129,14 @@ def is_there(path: Path) -> bool:
         facts = path.lstat()
     except FileNotFoundError:
         if wal.exists():
-            raise StoreCorruptError(
-                path=str(path), reason=f"it is missing, but {wal.name} is there"
+            raise StoreError(
+                "STORE_CORRUPT", path=str(path), reason=f"it is missing, but {wal.name} is there"
             ) from None
         return False
     except OSError as error:
         raise refused(path.parent, error) from error
     if not stat.S_ISREG(facts.st_mode):
-        raise StoreNotOursError(path=str(path), reason="it is not a regular file")
+        raise StoreError("STORE_NOT_OURS", path=str(path), reason="it is not a regular file")
     _check_header(path)
     return True
 
@@ -149,13 +148,13 @@ def _check_header(path: Path) -> None:
     except OSError as error:
         raise refused(path.parent, error) from error
     if not header:
-        raise StoreCorruptError(path=str(path), reason="it is empty")
+        raise StoreError("STORE_CORRUPT", path=str(path), reason="it is empty")
     if not header.startswith(_MAGIC):
-        raise StoreNotOursError(path=str(path), reason="it is not an SQLite database")
+        raise StoreError("STORE_NOT_OURS", path=str(path), reason="it is not an SQLite database")
     if len(header) < _HEADER_BYTES:
-        raise StoreCorruptError(path=str(path), reason=f"it ends after {len(header)} bytes")
+        raise StoreError("STORE_CORRUPT", path=str(path), reason=f"it ends after {len(header)} bytes")
     if int.from_bytes(header[_APPLICATION_ID_AT : _APPLICATION_ID_AT + 4], "big") != APPLICATION_ID:
-        raise StoreNotOursError(path=str(path), reason="it is a database of another program")
+        raise StoreError("STORE_NOT_OURS", path=str(path), reason="it is a database of another program")
 
 
 def fsync_directory(path: Path) -> None:

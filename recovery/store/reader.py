@@ -20,7 +20,7 @@ from recovery.core.records import (
     JobRecord,
     StepRecord,
 )
-from recovery.errors import StoreCorruptError
+from recovery.errors import StoreError
 from recovery.store import snapshot
 from recovery.store.contents import SchedulerRecords, WorkerRecords
 from recovery.store.models import ACTIVITY, EVENTS, STEP_PROGRESS
@@ -263,6 +263,6 @@ def check_worker(recovery_path: Path, node_id: str) -> None:
 def _check_all(connection: Connection, path: Path) -> None:
     verdict = connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar_one()
     if verdict != "ok":
-        raise StoreCorruptError(path=str(path), reason=str(verdict))
+        raise StoreError("STORE_CORRUPT", path=str(path), reason=str(verdict))
     for record in SHAPES:
         records_of(connection, record, path)

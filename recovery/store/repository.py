@@ -13,7 +13,7 @@ import msgspec
 
 from recovery import clock
 from recovery.core.records import Record
-from recovery.errors import StoreError, StoreFullError, StoreWriteError
+from recovery.errors import StoreError, StoreFullError
 from recovery.store.boot_clock import ms_since_last_write, note_write_time
 from recovery.store.connections import translated
 from recovery.store.contents import SchedulerRecords, WorkerRecords
@@ -68,8 +68,7 @@ class _Store:
 
         Raises:
             StoreFullError: no space; nothing of it was written, it may be applied again.
-            StoreGoneError: the file is no longer at its name.
-            StoreWriteError: anything else; whether it is on disk is unknown until the file is opened again.
+            StoreError: the file is no longer at its name; anything else; whether it is on disk is unknown until the file is opened again.
         """
         with self._one_at_a_time:
             assert self._end.alive, "nothing is applied to a closed store"
@@ -85,7 +84,7 @@ class _Store:
         """See that the file is still the one that was opened.
 
         Raises:
-            StoreGoneError: it is not; nothing more is written to it, not even at close.
+            StoreError: it is not; nothing more is written to it, not even at close.
         """
         with self._one_at_a_time:
             if self._end.alive:
@@ -118,8 +117,8 @@ class _Store:
                 if self._scheduler is not None:
                     note_scheduler_address(connection, self._scheduler)
         except (UnicodeError, OverflowError) as error:
-            raise StoreWriteError(
-                path=str(self._path), reason=f"a value cannot be stored: {error}"
+            raise StoreError(
+                "STORE_WRITE", path=str(self._path), reason=f"a value cannot be stored: {error}"
             ) from error
         # What went into a file that nobody will find counts as not written.
         self._database.file_identity.check()
@@ -159,7 +158,7 @@ class SchedulerStore(_Store):
         """Read all records that the next process begins with.
 
         Raises:
-            StoreCorruptError: a row does not match its digest; names table and key.
+            StoreError: a row does not match its digest; names table and key.
         """
         with self._one_at_a_time, translated(self._path, reading=True), self._database.connection.begin():
             return scheduler_records(self._database.connection, self._path)

@@ -19,7 +19,7 @@ from sqlalchemy.dialects.sqlite import insert
 from recovery.core import records
 from recovery.core.converter import Converter
 from recovery.core.copy_records import CopyRecord
-from recovery.errors import StoreCorruptError
+from recovery.errors import StoreError
 from recovery.store import models
 
 RecordType = TypeVar("RecordType", bound=msgspec.Struct)
@@ -107,7 +107,7 @@ def record_of(record: type[RecordType], row: Sequence[Any], path: Path) -> Recor
         path: the file, for the error.
 
     Raises:
-        StoreCorruptError: the digest differs, or a value is not of its type; names table and key.
+        StoreError: the digest differs, or a value is not of its type; names table and key.
     """
     shape = SHAPES[record]
     values, wall_ms, digest = shape.pick(row), row[-2], row[-1]
@@ -126,7 +126,9 @@ def _digest(shape: Shape, values: Any, wall_ms: int) -> str:
     return hashlib.blake2b(coded, digest_size=_DIGEST_BYTES).hexdigest()
 
 
-def _damaged(shape: Shape, row: Sequence[Any], path: Path, what: str) -> StoreCorruptError:
+def _damaged(shape: Shape, row: Sequence[Any], path: Path, what: str) -> StoreError:
     order = shape.table.columns.keys()
     key = ", ".join(f"{name}={row[order.index(name)]!r}" for name in shape.key)
-    return StoreCorruptError(path=str(path), reason=f"the row {key} of table {shape.table.name} {what}")
+    return StoreError(
+        "STORE_CORRUPT", path=str(path), reason=f"the row {key} of table {shape.table.name} {what}"
+    )

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from sqlalchemy import Connection, NullPool, create_engine, event, select
 
-from recovery.errors import RecoveryPathError, StoreError, StoreWalMissingError, StoreWriteError
+from recovery.errors import RecoveryPathError, StoreError
 from recovery.store.connections import raw_connection, read_only, translated
 from recovery.store.meta import meta_text
 from recovery.store.migrations import REVISIONS, migrate
@@ -55,7 +55,7 @@ def read(path: Path, question: Callable[[Connection], Answer], accept_without_wa
             else:
                 if _facts(path) == before:
                     return answer
-    raise StoreWriteError(path=str(path), reason="it changed each time it was read")
+    raise StoreError("STORE_WRITE", path=str(path), reason="it changed each time it was read")
 
 
 def compile_statements(question: Callable[[Connection], object]) -> None:
@@ -85,7 +85,7 @@ def _ask(path: Path, question: Callable[[Connection], Answer], accept_without_wa
                 and not accept_without_wal
                 and _is_dirty(connection, path)
             ):
-                raise StoreWalMissingError(path=str(path), wal=companion(path, "-wal").name)
+                raise StoreError("STORE_WAL_MISSING", path=str(path), wal=companion(path, "-wal").name)
             commits.check(connection, accept_fewer=accept_without_wal)
             return question(connection)
 
@@ -112,7 +112,7 @@ def _as_of_now(stored: Connection, path: Path) -> Iterator[Connection]:
     """The same, or, where an older release wrote the file, a copy in memory of the newest schema: a reader brings no file up to date.
 
     Raises:
-        StoreVersionError, StoreCorruptError: as `migrate`.
+        StoreError: as `migrate`.
     """
     with stored.begin():
         found = stored.execute(select(VERSION.c.version_num)).scalars().all()

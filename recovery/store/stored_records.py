@@ -46,7 +46,7 @@ def check_rows(connection: Connection, path: Path) -> None:
     Events, activity, retired checkpoints and copies that are gone are history, and a long one would delay each start.
 
     Raises:
-        StoreCorruptError: names table and key.
+        StoreError: names table and key.
     """
     for record in SHAPES:
         if record is CheckpointRecord:

@@ -15,7 +15,7 @@ from pathlib import Path
 from sqlalchemy import Connection
 from sqlalchemy.dialects.sqlite import insert
 
-from recovery.errors import StoreCorruptError, StoreRowsMissingError
+from recovery.errors import StoreError
 from recovery.store.meta import meta_text
 from recovery.store.models import META
 from recovery.store.paths import companion
@@ -46,14 +46,13 @@ class Commits:
             accept_fewer: go on with a file that has lost writes.
 
         Raises:
-            StoreRowsMissingError: the file holds fewer writes than were acknowledged.
-            StoreCorruptError: it does not say how many it holds.
+            StoreError: the file holds fewer writes than were acknowledged; it does not say how many it holds.
         """
         found = meta_text(connection, _NAME, self._path)
         self._identity, self._count = _parsed(found or first_value(), self._path)
         identity, known = self._noted
         if identity == self._identity and known > self._count and not accept_fewer:
-            raise StoreRowsMissingError(path=str(self._path), found=self._count, known=known)
+            raise StoreError("STORE_ROWS_MISSING", path=str(self._path), found=self._count, known=known)
 
     def add(self, connection: Connection) -> None:
         """One more write, in its own transaction."""
@@ -100,5 +99,5 @@ def _read_note(path: Path) -> tuple[str, int]:
 def _parsed(value: str, path: Path) -> tuple[str, int]:
     identity, _, count = value.partition(" ")
     if not (identity and count.isascii() and count.isdigit()):
-        raise StoreCorruptError(path=str(path), reason="it does not say how many writes it holds")
+        raise StoreError("STORE_CORRUPT", path=str(path), reason="it does not say how many writes it holds")
     return identity, int(count)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from recovery.core.records import Record
-from recovery.errors import InvariantError, StoreError, StoreFullError, StoreWriteError
+from recovery.errors import InvariantError, StoreError, StoreFullError
 
 RETRY_S = 0.5
 """Between two tries on a full disk. Whoever frees space waits at most this long for the answers; a tenth of it
@@ -167,6 +167,8 @@ class Writer:
 def _as_store_error(error: Exception) -> StoreError:
     if isinstance(error, StoreError):
         return error
-    unexpected = StoreWriteError(path="the store", reason=f"unexpectedly: {type(error).__name__}: {error}")
+    unexpected = StoreError(
+        "STORE_WRITE", path="the store", reason=f"unexpectedly: {type(error).__name__}: {error}"
+    )
     unexpected.__cause__ = error
     return unexpected

@@ -9,13 +9,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.utils import CryptographyDeprecationWarning
 
-from recovery.errors import (
-    AuthorityExpiredError,
-    CaFileError,
-    CaHasPrivateKeyError,
-    CaNotCaError,
-    CertificateNotYetValidError,
-)
+from recovery.errors import CertificateError, ChannelFileError
 from recovery.tls.certificates import UNREADABLE, check_strength, day, is_authority, look_into, subject_of
 from recovery.tls.checked_files import read_public
 
@@ -34,9 +28,9 @@ def read(path: Path, now: datetime.datetime) -> tuple[x509.Certificate, ...]:
     file = str(path)
     data = read_public(path, "ca_cert_path")
     if not data.strip():
-        raise CaFileError(file=file, reason="is empty")
+        raise ChannelFileError("CA_FILE", file=file, reason="is empty")
     if b"PRIVATE KEY-----" in data:
-        raise CaHasPrivateKeyError(file=file)
+        raise ChannelFileError("CA_HAS_PRIVATE_KEY", file=file)
     try:
         with warnings.catch_warnings():
             # Private authorities with a serial number of 0 are about; a release that refuses them raises ValueError.
@@ -45,7 +39,9 @@ def read(path: Path, now: datetime.datetime) -> tuple[x509.Certificate, ...]:
         for one in found:
             look_into(one)
     except UNREADABLE:
-        raise CaFileError(file=file, reason="holds no PEM certificate that can be read") from None
+        raise ChannelFileError(
+            "CA_FILE", file=file, reason="holds no PEM certificate that can be read"
+        ) from None
     for one in found:
         _check(one, file, now)
     return found
@@ -53,14 +49,18 @@ def read(path: Path, now: datetime.datetime) -> tuple[x509.Certificate, ...]:
 
 def _check(one: x509.Certificate, file: str, now: datetime.datetime) -> None:
     if not is_authority(one):
-        raise CaNotCaError(file=file, subject=subject_of(one))
+        raise ChannelFileError("CA_NOT_CA", file=file, subject=subject_of(one))
     if now > one.not_valid_after_utc:
         days = (now - one.not_valid_after_utc).days
-        raise AuthorityExpiredError(
-            file=file, subject=subject_of(one), date=day(one.not_valid_after_utc), days=days
+        raise CertificateError(
+            "TLS_CA_EXPIRED", file=file, subject=subject_of(one), date=day(one.not_valid_after_utc), days=days
         )
     if now < one.not_valid_before_utc:
-        raise CertificateNotYetValidError(
-            file=file, subject=subject_of(one), date=day(one.not_valid_before_utc), now=day(now)
+        raise CertificateError(
+            "TLS_CERT_NOT_YET_VALID",
+            file=file,
+            subject=subject_of(one),
+            date=day(one.not_valid_before_utc),
+            now=day(now),
         )
     check_strength(one, file=file)

@@ -11,16 +11,7 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12KeyAndCertificates
 from typing_extensions import override
 
-from recovery.errors import (
-    P12ExtraLeafError,
-    P12FormatError,
-    P12KeyMismatchError,
-    P12NoCertificateError,
-    P12NoKeyError,
-    P12PasswordError,
-    P12PasswordMissingError,
-    P12UnencryptedError,
-)
+from recovery.errors import ChannelFileError
 from recovery.tls.certificates import UNREADABLE, is_authority, look_into, subject_of
 from recovery.tls.checked_files import read_secret
 
@@ -67,25 +58,27 @@ def read(path: Path, password: bytes | None, *, field: str, argument: str) -> Bu
     file = str(path)
     found = _opened(read_secret(path, field), password, file=file, field=field, argument=argument)
     if found.key is None:
-        raise P12NoKeyError(file=file, field=field)
+        raise ChannelFileError("P12_NO_KEY", file=file, field=field)
     others = [one.certificate for one in found.additional_certs]
     try:
         for one in (*others, *([found.cert.certificate] if found.cert is not None else [])):
             look_into(one)
     except UNREADABLE:
         reason = "a certificate in it cannot be read"
-        raise P12FormatError(file=file, field=field, reason=reason, next_step=_AGAIN) from None
+        raise ChannelFileError(
+            "P12_FORMAT", file=file, field=field, reason=reason, next_step=_AGAIN
+        ) from None
     chain = tuple(one for one in others if is_authority(one))
     leaves = [one for one in others if not is_authority(one)]
     if found.cert is None:
         if not leaves:
-            raise P12NoCertificateError(file=file, field=field)
-        raise P12KeyMismatchError(file=file, field=field, subject=subject_of(leaves[0]))
+            raise ChannelFileError("P12_NO_CERT", file=file, field=field)
+        raise ChannelFileError("P12_KEY_MISMATCH", file=file, field=field, subject=subject_of(leaves[0]))
     certificate = found.cert.certificate
     if certificate.public_key() != found.key.public_key():
-        raise P12KeyMismatchError(file=file, field=field, subject=subject_of(certificate))
+        raise ChannelFileError("P12_KEY_MISMATCH", file=file, field=field, subject=subject_of(certificate))
     if leaves:
-        raise P12ExtraLeafError(file=file, field=field, subject=subject_of(leaves[0]))
+        raise ChannelFileError("P12_EXTRA_LEAF", file=file, field=field, subject=subject_of(leaves[0]))
     return Bundle(file, found.key, certificate, chain)
 
 
@@ -93,23 +86,25 @@ def _opened(
     data: bytes, password: bytes | None, *, file: str, field: str, argument: str
 ) -> PKCS12KeyAndCertificates:
     if not data:
-        raise P12FormatError(file=file, field=field, reason="it is empty", next_step=_AGAIN)
+        raise ChannelFileError("P12_FORMAT", file=file, field=field, reason="it is empty", next_step=_AGAIN)
     if data.lstrip().startswith(_PEM):
-        raise P12FormatError(file=file, field=field, reason="it is PEM", next_step=_NOT_OURS)
+        raise ChannelFileError("P12_FORMAT", file=file, field=field, reason="it is PEM", next_step=_NOT_OURS)
     if _opens(data, None) is not None:
-        raise P12UnencryptedError(file=file, field=field)
+        raise ChannelFileError("P12_UNENCRYPTED", file=file, field=field)
     if not password:
         if not _is_pkcs12(data):
-            raise P12FormatError(
-                file=file, field=field, reason="it is cut, or something else", next_step=_AGAIN
+            raise ChannelFileError(
+                "P12_FORMAT", file=file, field=field, reason="it is cut, or something else", next_step=_AGAIN
             )
-        raise P12PasswordMissingError(file=file, field=field, argument=argument)
+        raise ChannelFileError("P12_PASSWORD_MISSING", file=file, field=field, argument=argument)
     found = _opens(data, password)
     if found is not None:
         return found
     if not _is_pkcs12(data):
-        raise P12FormatError(file=file, field=field, reason="it is cut, or something else", next_step=_AGAIN)
-    raise P12PasswordError(file=file, field=field, argument=argument)
+        raise ChannelFileError(
+            "P12_FORMAT", file=file, field=field, reason="it is cut, or something else", next_step=_AGAIN
+        )
+    raise ChannelFileError("P12_PASSWORD_OR_CORRUPT", file=file, field=field, argument=argument)
 
 
 def _opens(data: bytes, password: bytes | None) -> PKCS12KeyAndCertificates | None:

@@ -11,14 +11,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from recovery.errors import (
-    CertificateExpiredError,
-    CertificateNotYetValidError,
-    KeyUsageError,
-    LeafIsAuthorityError,
-    WeakKeyError,
-    WeakSignatureError,
-)
+from recovery.errors import CertificateError
 
 RSA_BITS_MIN = 2_048
 EC_BITS_MIN = 256
@@ -98,22 +91,32 @@ def check_leaf(
     check_time(certificate, file=file, now=now)
     check_strength(certificate, file=file)
     if is_authority(certificate):
-        raise LeafIsAuthorityError(file=file, subject=subject_of(certificate))
+        raise CertificateError("TLS_LEAF_IS_CA", file=file, subject=subject_of(certificate))
     usage = _SERVER if server else _CLIENT
     if _USAGES[usage] not in _extended_usages(certificate):
-        raise KeyUsageError(file=file, field=field, subject=subject_of(certificate), usage=usage)
+        raise CertificateError(
+            "TLS_EKU", file=file, field=field, subject=subject_of(certificate), usage=usage
+        )
 
 
 def check_time(certificate: x509.Certificate, *, file: str, now: datetime.datetime) -> None:
     """Refuse one that is not valid now."""
     begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if now < begin:
-        raise CertificateNotYetValidError(
-            file=file, subject=subject_of(certificate), date=day(begin), now=day(now)
+        raise CertificateError(
+            "TLS_CERT_NOT_YET_VALID",
+            file=file,
+            subject=subject_of(certificate),
+            date=day(begin),
+            now=day(now),
         )
     if now > end:
-        raise CertificateExpiredError(
-            file=file, subject=subject_of(certificate), date=day(end), days=(now - end).days
+        raise CertificateError(
+            "TLS_CERT_EXPIRED",
+            file=file,
+            subject=subject_of(certificate),
+            date=day(end),
+            days=(now - end).days,
         )
 
 
@@ -129,12 +132,16 @@ def check_strength(certificate: x509.Certificate, *, file: str) -> None:
         found = f"another kind ({type(key).__name__})"
     if found:
         wanted = f"RSA of {RSA_BITS_MIN} bits or EC of {EC_BITS_MIN}"
-        raise WeakKeyError(file=file, subject=subject_of(certificate), found=found, wanted=wanted)
+        raise CertificateError(
+            "TLS_KEY_WEAK", file=file, subject=subject_of(certificate), found=found, wanted=wanted
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         digest = certificate.signature_hash_algorithm
     if digest is not None and digest.name in _WEAK_DIGESTS:
-        raise WeakSignatureError(file=file, subject=subject_of(certificate), algorithm=digest.name)
+        raise CertificateError(
+            "TLS_SIG_WEAK", file=file, subject=subject_of(certificate), algorithm=digest.name
+        )
 
 
 def is_authority(certificate: x509.Certificate) -> bool:

@@ -63,7 +63,7 @@ class Channel:
         self._config, self._side, self._password = self._directory / config, side, password
         self._password_file = password_file
         self._said_at: dict[str, datetime.datetime] = {}
-        self._refused: tuple[bytes, type[Exception]] | None = None
+        self._refused: tuple[bytes, str] | None = None
         """Which files could not be used at the last look, and what was wrong with them."""
         self._seen = self._digest(self._named())
         self.material, self.context = self._loaded(clock.utc_now())
@@ -76,7 +76,7 @@ class Channel:
         """The name that the scheduler's certificate must have where `host` is dialled.
 
         Raises:
-            ConfigHostEmptyError: there is none.
+            ChannelSettingError: there is none.
         """
         return name_to_check(self.material.files, host)
 
@@ -98,7 +98,8 @@ class Channel:
             self.material, self.context = self._loaded(now)
         except (SecureChannelError, OSError) as error:
             # Tried again at the next look, without a word: a list of a clock that is ahead is good a moment later.
-            said, self._refused = self._refused, (digest, type(error))
+            what = error.code if isinstance(error, SecureChannelError) else type(error).__name__
+            said, self._refused = self._refused, (digest, what)
             if said == self._refused:
                 return []
             return [Note("tls_files_refused", f"{error} What was loaded before stays in use.")]

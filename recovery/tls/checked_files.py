@@ -7,15 +7,7 @@ import os
 import stat
 from pathlib import Path
 
-from recovery.errors import (
-    FileMissingError,
-    FileNotRegularError,
-    FileOwnerError,
-    FilePermissionsError,
-    FileSymlinkError,
-    FileTooBigError,
-    PasswordFileError,
-)
+from recovery.errors import ChannelFileError
 
 BYTES_MAX = 1 << 20
 """Of a bundle or a list. A revocation list of 20,000 entries is as long; a bundle has 4 KiB."""
@@ -60,13 +52,15 @@ def read_password(path: Path, field: str) -> bytes:
     data = read_secret(path, field, bytes_max=PASSWORD_BYTES_MAX + 2)
     line = data.removesuffix(b"\n").removesuffix(b"\r")
     if not line:
-        raise PasswordFileError(file=str(path), field=field, reason="is empty")
+        raise ChannelFileError("PASSWORD_FILE", file=str(path), field=field, reason="is empty")
     if any(byte in line for byte in (b"\n", b"\r", b"\0")):
-        raise PasswordFileError(file=str(path), field=field, reason="holds more than one line")
+        raise ChannelFileError(
+            "PASSWORD_FILE", file=str(path), field=field, reason="holds more than one line"
+        )
     try:
         line.decode()
     except UnicodeDecodeError:
-        raise PasswordFileError(file=str(path), field=field, reason="is not UTF-8") from None
+        raise ChannelFileError("PASSWORD_FILE", file=str(path), field=field, reason="is not UTF-8") from None
     return line
 
 
@@ -80,44 +74,49 @@ def _read(path: Path, field: str, bytes_max: int, forbidden: int, rule: str, *, 
         facts = os.fstat(descriptor)
         _check(path, field, facts, forbidden, rule)
         if facts.st_size > bytes_max:
-            raise FileTooBigError(file=str(path), field=field, size=facts.st_size, most=bytes_max)
+            raise ChannelFileError(
+                "FILE_TOO_BIG", file=str(path), field=field, size=facts.st_size, most=bytes_max
+            )
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             data = file.read(bytes_max + 1)
     except OSError as error:
-        raise FileMissingError(file=str(path), field=field, reason=error.strerror) from error
+        raise ChannelFileError("FILE_MISSING", file=str(path), field=field, reason=error.strerror) from error
     finally:
         os.close(descriptor)
     if len(data) > bytes_max:
-        raise FileTooBigError(file=str(path), field=field, size=f"more than {bytes_max}", most=bytes_max)
+        raise ChannelFileError(
+            "FILE_TOO_BIG", file=str(path), field=field, size=f"more than {bytes_max}", most=bytes_max
+        )
     return data
 
 
 def _not_opened(path: Path, field: str, error: OSError | ValueError, *, links: bool) -> Exception:
     if isinstance(error, OSError):
         if error.errno == errno.ELOOP and not links:
-            return FileSymlinkError(file=str(path), field=field)
+            return ChannelFileError("FILE_SYMLINK", file=str(path), field=field)
         if error.errno == errno.ENXIO:
-            return FileNotRegularError(file=str(path), field=field, kind="socket")
-        return FileMissingError(file=str(path), field=field, reason=error.strerror)
-    return FileMissingError(file=ascii(str(path)), field=field, reason=str(error))
+            return ChannelFileError("FILE_NOT_REGULAR", file=str(path), field=field, kind="socket")
+        return ChannelFileError("FILE_MISSING", file=str(path), field=field, reason=error.strerror)
+    return ChannelFileError("FILE_MISSING", file=ascii(str(path)), field=field, reason=str(error))
 
 
 def _check(path: Path, field: str, facts: os.stat_result, forbidden: int, rule: str) -> None:
     for is_kind, kind in _KINDS:
         if is_kind(facts.st_mode):
-            raise FileNotRegularError(file=str(path), field=field, kind=kind)
+            raise ChannelFileError("FILE_NOT_REGULAR", file=str(path), field=field, kind=kind)
     user = os.geteuid()
     if facts.st_uid not in (user, 0):
-        raise FileOwnerError(file=str(path), field=field, owner=facts.st_uid, user=user)
+        raise ChannelFileError("FILE_OWNER", file=str(path), field=field, owner=facts.st_uid, user=user)
     if facts.st_mode & forbidden:
         wanted = "0600" if forbidden == _OTHERS else "go-w"
-        raise FilePermissionsError(
-            file=str(path), field=field, mode=_mode(facts.st_mode), rule=rule, wanted=wanted
+        raise ChannelFileError(
+            "FILE_PERM", file=str(path), field=field, mode=_mode(facts.st_mode), rule=rule, wanted=wanted
         )
     place = path.parent
     above = place.stat().st_mode
     if above & stat.S_IWOTH and not above & stat.S_ISVTX:
-        raise FilePermissionsError(
+        raise ChannelFileError(
+            "FILE_PERM",
             file=str(place),
             field=f"where {field} lies",
             mode=_mode(above),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from recovery.errors import ChannelSettingError, ConfigCipherError, ConfigCipherWeakError
+from recovery.errors import ChannelSettingError
 
 ALLOWED = (
     "ECDHE-RSA-AES128-GCM-SHA256",
@@ -50,8 +50,7 @@ def choose(text: str, file: str) -> Chosen:
         file: where it stands, for the error.
 
     Raises:
-        ConfigCipherWeakError: an entry is no protection.
-        ConfigCipherError: an entry is unknown, or none that can be used is left.
+        ChannelSettingError: an entry is no protection; an entry is unknown, or none that can be used is left.
     """
     if not text:
         return Chosen(ALLOWED, ())
@@ -80,7 +79,9 @@ def _is_ignored(entry: str) -> bool:
 def _why_refused(file: str, position: int, entry: str) -> ChannelSettingError:
     shown = _shown(entry)
     if _WEAK.search(entry):
-        return ConfigCipherWeakError(file=file, position=position, entry=shown, allowed=", ".join(ALLOWED))
+        return ChannelSettingError(
+            "CONFIG_CIPHER_WEAK", file=file, position=position, entry=shown, allowed=", ".join(ALLOWED)
+        )
     if not entry:
         return _refused(file, f"entry {position} is empty")
     if entry[0] in "@!+-":
@@ -93,8 +94,8 @@ def _why_refused(file: str, position: int, entry: str) -> ChannelSettingError:
     return _refused(file, f"entry {position} {shown!r} is unknown")
 
 
-def _refused(file: str, reason: str) -> ConfigCipherError:
-    return ConfigCipherError(file=file, reason=reason, allowed=", ".join(ALLOWED))
+def _refused(file: str, reason: str) -> ChannelSettingError:
+    return ChannelSettingError("CONFIG_CIPHER", file=file, reason=reason, allowed=", ".join(ALLOWED))
 
 
 def _shown(entry: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from recovery.errors import ConfigJsonError, ConfigRangeError, ConfigTlsIncompleteError
+from recovery.errors import ChannelSettingError
 from recovery.tls import ciphers
 from recovery.tls.checked_files import read_public
 from recovery.tls.host_names import is_host
@@ -67,15 +67,15 @@ def read(path: Path, directory: Path | None = None) -> ChannelFiles:
 
     Raises:
         ChannelFileError: the file cannot be read, or others may change it.
-        ConfigJsonError: it is no JSON object of known keys and types.
-        ConfigTlsIncompleteError, ConfigRangeError, ConfigCipherError, ConfigCipherWeakError: what a key says cannot be used.
+        ChannelSettingError: it is no JSON object of known keys and types, or what a key says cannot be used.
     """
     path, directory = Path(path).absolute(), directory or Path.cwd()
     found = _parsed(path, read_public(path, "config_file_path", bytes_max=_BYTES_MAX))
     texts = {name: _text(path, found, name) for name in _TEXTS}
     chosen = ciphers.choose(texts["cipher_list"], str(path))
     if not texts["ca_cert_path"]:
-        raise ConfigTlsIncompleteError(
+        raise ChannelSettingError(
+            "CONFIG_TLS_INCOMPLETE",
             field="ca_cert_path",
             state="empty" if "ca_cert_path" in found else "not set",
             rule="no peer can be checked without it",
@@ -148,8 +148,8 @@ def _decoded(path: Path, data: bytes) -> object:
         raise _refused(path, str(error)[:_SHOWN_CHARACTERS]) from None
 
 
-def _refused(path: Path, reason: str) -> ConfigJsonError:
-    return ConfigJsonError(file=str(path), reason=reason)
+def _refused(path: Path, reason: str) -> ChannelSettingError:
+    return ChannelSettingError("CONFIG_JSON", file=str(path), reason=reason)
 
 
 def _text(path: Path, found: dict[str, Any], name: str) -> str:
@@ -164,7 +164,8 @@ def _text(path: Path, found: dict[str, Any], name: str) -> str:
 def _days(path: Path, found: dict[str, Any]) -> int:
     value = found.get(_DAYS, _EXPIRE_DAYS)
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _EXPIRE_DAYS_MAX:
-        raise ConfigRangeError(
+        raise ChannelSettingError(
+            "CONFIG_RANGE",
             file=str(path),
             field=_DAYS,
             value=_shown(value),

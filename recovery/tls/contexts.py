@@ -10,7 +10,7 @@ import os
 import ssl
 from collections.abc import Callable
 
-from recovery.errors import ConfigHostEmptyError, P12FormatError
+from recovery.errors import ChannelFileError, ChannelSettingError
 from recovery.tls.alerts import AlertingContext
 from recovery.tls.config_file import ChannelFiles
 from recovery.tls.material import Material
@@ -27,7 +27,7 @@ def context_of(material: Material) -> ssl.SSLContext:
     A session that is taken up again would skip the check of the certificate, and so let a revoked peer in.
 
     Raises:
-        P12FormatError: OpenSSL does not take the certificate or the key of this side.
+        ChannelFileError: OpenSSL does not take the certificate or the key of this side.
     """
     server = material.side is Side.SERVER
     context = AlertingContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
@@ -49,7 +49,8 @@ def context_of(material: Material) -> ssl.SSLContext:
     try:
         _through_memory(material.own.key_and_chain_pem(), context.load_cert_chain)
     except ssl.SSLError as error:
-        raise P12FormatError(
+        raise ChannelFileError(
+            "P12_FORMAT",
             file=material.own.file,
             field=f"{material.side.value}_cert_path",
             reason=f"OpenSSL does not take what is in it ({error.reason or error})",
@@ -62,11 +63,11 @@ def name_to_check(files: ChannelFiles, host: str) -> str:
     """The name that the scheduler's certificate must have: `expected_hostname`, or the host that is dialled.
 
     Raises:
-        ConfigHostEmptyError: there is neither, so that any certificate would do.
+        ChannelSettingError: there is neither, so that any certificate would do.
     """
     name = files.expected_hostname or host
     if not name:
-        raise ConfigHostEmptyError(field="MS_SCHED_HOST")
+        raise ChannelSettingError("CONFIG_HOST_EMPTY", field="MS_SCHED_HOST")
     return name
 
 

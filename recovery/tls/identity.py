@@ -9,7 +9,7 @@ from cryptography import x509
 
 from recovery.core.ids import NodeId
 from recovery.core.message_fields import NODE_ID_PATTERN
-from recovery.errors import IdentityError
+from recovery.errors import CertificateError
 from recovery.tls.certificates import UNREADABLE, subject_of
 
 NODE, ROLE = "ft-node:", "ft-role:"
@@ -32,7 +32,7 @@ def identity_of(certificate: x509.Certificate, *, file: str = "the peer's certif
         file: where it comes from, for the error.
 
     Raises:
-        IdentityError: it names two of a kind, a role that does not exist, no valid node id, or somebody whom we cannot read.
+        CertificateError: it names two of a kind, a role that does not exist, no valid node id, or somebody whom we cannot read.
     """
     names = _uris(certificate, file)
     node = _only(NODE, names, certificate, file)
@@ -64,5 +64,7 @@ def _only(prefix: str, names: list[str], certificate: x509.Certificate, file: st
     return found[0] if found else None
 
 
-def _refused(certificate: x509.Certificate, file: str, value: str, rule: str) -> IdentityError:
-    return IdentityError(file=file, subject=subject_of(certificate), value=value, rule=rule)
+def _refused(certificate: x509.Certificate, file: str, value: str, rule: str) -> CertificateError:
+    return CertificateError(
+        "TLS_IDENTITY", file=file, subject=subject_of(certificate), value=value, rule=rule
+    )

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 from cryptography import x509
 
-from recovery.errors import IdentityError
+from recovery.errors import CertificateError
 from recovery.tls.certificates import common_name, printable
 from recovery.tls.identity import identity_of
 from recovery.tls.issue import Authority
@@ -48,7 +48,7 @@ def _listed(
     revoked = known.get_revoked_certificate_by_serial_number(certificate.serial_number) is not None
     try:
         identity = identity_of(certificate)
-    except IdentityError:
+    except CertificateError:
         identity = None
     return Listed(
         name=common_name(certificate.subject),

@@ -8,12 +8,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from typing_extensions import override
 
-from recovery.errors import (
-    CertificateRevokedError,
-    ConfigTlsIncompleteError,
-    NoSanError,
-    UnknownAuthorityError,
-)
+from recovery.errors import CertificateError, ChannelSettingError
 from recovery.tls import authorities, bundle, certificates, revocation
 from recovery.tls.bundle import Bundle
 from recovery.tls.config_file import ChannelFiles
@@ -88,7 +83,8 @@ def load(files: ChannelFiles, side: Side, password: bytes | None, now: datetime.
         ("server_cert_path", files.server_cert) if server else ("client_cert_path", files.client_cert)
     )
     if path is None:
-        raise ConfigTlsIncompleteError(
+        raise ChannelSettingError(
+            "CONFIG_TLS_INCOMPLETE",
             field=field,
             state="not set",
             rule=f"the {side.value}'s side needs its certificate and key",
@@ -99,8 +95,11 @@ def load(files: ChannelFiles, side: Side, password: bytes | None, now: datetime.
     certificates.check_leaf(own.certificate, file=own.file, field=field, server=server, now=now)
     chain = _chain(own, trusted, str(files.ca_cert), now)
     if server and not certificates.has_name(own.certificate):
-        raise NoSanError(
-            file=own.file, subject=certificates.subject_of(own.certificate), wanted="MS_SCHED_HOST"
+        raise CertificateError(
+            "TLS_NO_SAN",
+            file=own.file,
+            subject=certificates.subject_of(own.certificate),
+            wanted="MS_SCHED_HOST",
         )
     lists: tuple[revocation.List, ...] = ()
     if files.crl is not None:
@@ -115,7 +114,8 @@ def _chain(
 ) -> tuple[x509.Certificate, ...]:
     chain = certificates.chain_of(own.certificate, own.chain, trusted)
     if chain is None:
-        raise UnknownAuthorityError(
+        raise CertificateError(
+            "TLS_UNKNOWN_CA",
             file=own.file,
             subject=certificates.subject_of(own.certificate),
             issuer=certificates.printable(own.certificate.issuer),
@@ -135,7 +135,8 @@ def _check_own(
     found = revocation.revoked_in(lists, chain)
     if found is not None:
         certificate, entry = found
-        raise CertificateRevokedError(
+        raise CertificateError(
+            "TLS_CERT_REVOKED",
             file=own.file,
             subject=certificates.subject_of(certificate),
             serial=f"{certificates.serial_of(certificate):x}",

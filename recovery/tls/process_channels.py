@@ -10,7 +10,7 @@ import msgspec
 from typing_extensions import override
 
 from recovery.config import SecureChannel
-from recovery.errors import ConfigTlsIncompleteError, SettingTypeError, UsageError
+from recovery.errors import ChannelSettingError, SettingError, UsageError
 from recovery.tls.checked_files import PASSWORD_BYTES_MAX, read_password
 from recovery.tls.side import Side
 
@@ -48,7 +48,7 @@ def give(
     """Keep what a script says, for the channels that are made after it. None leaves what was said before.
 
     Raises:
-        SettingTypeError: a value is not of its type; a password is not shown.
+        SettingError: a value is not of its type; a password is not shown.
     """
     global _given  # noqa: PLW0603 - a process has one channel
     if enable_ssl is not None and not isinstance(enable_ssl, bool):
@@ -137,7 +137,8 @@ def variables_of(settings: SecureChannel) -> dict[str, str]:
 def _config_file(settings: SecureChannel) -> Path:
     config_file = _given.config_file_path or settings.config_file
     if config_file is None:
-        raise ConfigTlsIncompleteError(
+        raise ChannelSettingError(
+            "CONFIG_TLS_INCOMPLETE",
             field="MS_CONFIG_FILE_PATH (config_file_path)",
             state="not set",
             rule="it names certificates and keys",
@@ -175,9 +176,10 @@ def _password(name: str, value: object) -> bytes | None:
     return data
 
 
-def _of_wrong_type(shown: str, name: str) -> SettingTypeError:
+def _of_wrong_type(shown: str, name: str) -> SettingError:
     rule = _MUST_BE.get(name, f"text of at most {PASSWORD_BYTES_MAX} bytes")
-    return SettingTypeError(
+    return SettingError(
+        "SETTING_TYPE",
         field=name,
         value=shown,
         rule=f"must be {rule}",

@@ -11,15 +11,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from recovery.errors import (
-    CrlExpiredError,
-    CrlForeignContentError,
-    CrlMissingIssuerError,
-    CrlNoSignRightError,
-    CrlNotYetValidError,
-    CrlSignatureError,
-    CrlUnreadableError,
-)
+from recovery.errors import CertificateError, ChannelFileError
 from recovery.tls.certificates import UNREADABLE, day, may_sign_lists, printable, serial_of, subject_of
 from recovery.tls.checked_files import read_public
 
@@ -65,13 +57,13 @@ def demand(
     """Every authority that has signed a certificate of the chain needs a list.
 
     Raises:
-        CrlMissingIssuerError: one has none.
+        CertificateError: one has none.
     """
     issuers = {one.issuer for one in lists}
     needed = [*(one.issuer for one in chain), *(one.subject for one in authorities)]
     missing = next((issuer for issuer in needed if issuer not in issuers), None)
     if missing is not None:
-        raise CrlMissingIssuerError(file=file, issuer=printable(missing))
+        raise CertificateError("TLS_CRL_MISSING_ISSUER", file=file, issuer=printable(missing))
 
 
 def revoked_in(
@@ -114,7 +106,7 @@ def _parsed(data: bytes, file: str) -> tuple[List, ...]:
     labels = [label.decode("ascii") for label in _LABEL.findall(data)]
     foreign = next((label for label in labels if label != "X509 CRL"), None)
     if foreign is not None:
-        raise CrlForeignContentError(file=file, kind=foreign.lower())
+        raise ChannelFileError("TLS_CRL_FOREIGN_CONTENT", file=file, kind=foreign.lower())
     try:
         if not labels:
             return (x509.load_der_x509_crl(data),)
@@ -123,7 +115,7 @@ def _parsed(data: bytes, file: str) -> tuple[List, ...]:
             return tuple(x509.load_pem_x509_crl(piece) for piece in pieces)
     except UNREADABLE:
         pass
-    raise CrlUnreadableError(file=file, size=len(data))
+    raise ChannelFileError("TLS_CRL_UNREADABLE", file=file, size=len(data))
 
 
 def _check(
@@ -136,12 +128,14 @@ def _check(
         begin, end = one.last_update_utc, one.next_update_utc
         _ = [entry.revocation_date_utc for entry in one], one.extensions
     except UNREADABLE:
-        raise CrlUnreadableError(file=file, size=len(one.tbs_certlist_bytes)) from None
+        raise ChannelFileError("TLS_CRL_UNREADABLE", file=file, size=len(one.tbs_certlist_bytes)) from None
     if signer is None:
-        raise CrlSignatureError(file=file, issuer=issuer, ca_file=ca_file)
+        raise CertificateError("TLS_CRL_BAD_SIGNATURE", file=file, issuer=issuer, ca_file=ca_file)
     if not may_sign_lists(signer):
-        raise CrlNoSignRightError(file=ca_file, subject=subject_of(signer))
+        raise CertificateError("TLS_CA_NO_CRLSIGN", file=ca_file, subject=subject_of(signer))
     if now < begin:
-        raise CrlNotYetValidError(file=file, issuer=issuer, date=day(begin), now=day(now))
+        raise CertificateError(
+            "TLS_CRL_NOT_YET_VALID", file=file, issuer=issuer, date=day(begin), now=day(now)
+        )
     if end is not None and now > end:
-        raise CrlExpiredError(file=file, issuer=issuer, date=day(end))
+        raise CertificateError("TLS_CRL_EXPIRED", file=file, issuer=issuer, date=day(end))

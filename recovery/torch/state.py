@@ -307,7 +307,7 @@ class TrainState:
         if set(parts) != set(self._parts):
             missing, extra = sorted(set(self._parts) - set(parts)), sorted(set(parts) - set(self._parts))
             reason = f"the checkpoint lacks {missing or 'nothing'} and has {extra or 'nothing'} besides"
-            raise restored.unfit("TrainState", reason)  # noqa: EM101 - a field, no message
+            raise restored.unfit("TrainState", reason)
 
     def _take_gradients(self) -> dict[gradients_of.Key, torch.Tensor]:
         parts = self._bare_parts()

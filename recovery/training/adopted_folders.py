@@ -16,7 +16,7 @@ from recovery.checkpoint import adopt, catalogue, folders
 from recovery.checkpoint.contribution import Layout
 from recovery.checkpoint.files import reason_of
 from recovery.checkpoint.retention import Retention, Rule, remove
-from recovery.errors import CheckpointWriteError, SettingRangeError, UsageError
+from recovery.errors import CheckpointWriteError, SettingError, UsageError
 from recovery.training.pending_checkpoint import AppliedStep, PendingCheckpoint, applied_step
 from recovery.training.save_thread import SaveThread
 from recovery.training.session import Callback, Session
@@ -47,8 +47,8 @@ def adopt_folder(session: Session, path: str | Path, *, shared: bool = True, kee
 
     Raises:
         UsageError: no step was taken yet.
-        SettingRangeError: `keep` is too small.
-        CheckpointNotSharedError: `shared`, and the ranks do not see one directory.
+        SettingError: `keep` is too small.
+        CheckpointError: `shared`, and the ranks do not see one directory.
         GenerationInterrupted: the generation ended while other ranks were waited for.
     """
     folder = Path(path).absolute()
@@ -88,10 +88,11 @@ class AdoptFolders(Callback):
             keep: how many stay, at least 2; older ones are removed.
 
         Raises:
-            SettingRangeError: there is no `{step}` in the pattern, or `keep` is too small.
+            SettingError: there is no `{step}` in the pattern, or `keep` is too small.
         """
         if pattern.count(_STEP) != 1 or "/" in pattern:
-            raise SettingRangeError(
+            raise SettingError(
+                "SETTING_RANGE",
                 field="pattern",
                 value=pattern,
                 rule="must be a name with {step} in it once: nothing else says of which step a folder is",
@@ -209,7 +210,7 @@ class _Adopter:
         """Once: see that all ranks see one directory.
 
         Raises:
-            CheckpointNotSharedError: they do not.
+            CheckpointError: they do not.
             GenerationInterrupted: the generation is over.
         """
         if self._others is not None:
@@ -267,7 +268,8 @@ def _mark(folder: Path) -> _Mark | None:
 
 def _check_keep(keep: int) -> None:
     if keep < 2:  # noqa: PLR2004 - the rule says why
-        raise SettingRangeError(
+        raise SettingError(
+            "SETTING_RANGE",
             field="keep",
             value=keep,
             rule="must be at least 2: ranks can be one save apart, so the one before must still be there",

@@ -82,7 +82,7 @@ class ModelCheckpoint(Callback):
                 same, and needs recovery.torch.TrainState; None: "sharded" or "rank", whichever the state is.
 
         Raises:
-            SettingRangeError: there is no such layout.
+            SettingError: there is no such layout.
         """
         checkpoint_layout.check_name(layout)
         self._wanted_layout, self._layout = layout, Layout.RANK
@@ -109,7 +109,7 @@ class ModelCheckpoint(Callback):
         """Look at the directory, never touching what another run left there.
 
         Raises:
-            SettingRangeError: recovery is on, and the configuration keeps too few or never saves.
+            SettingError: recovery is on, and the configuration keeps too few or never saves.
             UsageError: the prefix cannot begin a file name, or the layout does not fit the state.
             CheckpointManifestError: the directory cannot be listed.
             OSError: the directory cannot be made.

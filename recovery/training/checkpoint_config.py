@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from recovery.checkpoint.retention import Rule
-from recovery.errors import SettingRangeError, SettingTypeError
+from recovery.errors import SettingError
 
 
 @dataclass(frozen=True, init=False)
@@ -39,15 +39,15 @@ class CheckpointConfig:
         With neither a number nor minutes to keep by, one checkpoint is kept, as MindSpore does.
 
         Raises:
-            SettingTypeError: a value is of another type.
-            SettingRangeError: a number is negative, or all four are 0 or None.
+            SettingError: a value is of another type; a number is negative, or all four are 0 or None.
         """
         steps = _count("save_checkpoint_steps", save_checkpoint_steps)
         seconds = _count("save_checkpoint_seconds", save_checkpoint_seconds)
         kept = _count("keep_checkpoint_max", keep_checkpoint_max)
         minutes = _count("keep_checkpoint_per_n_minutes", keep_checkpoint_per_n_minutes)
         if not (steps or seconds or kept or minutes):
-            raise SettingRangeError(
+            raise SettingError(
+                "SETTING_RANGE",
                 field="CheckpointConfig",
                 value=0,
                 rule="save_checkpoint_steps, save_checkpoint_seconds, keep_checkpoint_max and "
@@ -69,10 +69,11 @@ class CheckpointConfig:
         """Refuse what could leave the job without a checkpoint to go back to.
 
         Raises:
-            SettingRangeError: fewer than two are kept, or nothing says when to save.
+            SettingError: fewer than two are kept, or nothing says when to save.
         """
         if self.keep_checkpoint_max == 1:
-            raise SettingRangeError(
+            raise SettingError(
+                "SETTING_RANGE",
                 field="keep_checkpoint_max",
                 value=self.keep_checkpoint_max,
                 rule="must be at least 2 when recovery is on: a save can fail half-way, and ranks can be one save apart, "
@@ -80,7 +81,8 @@ class CheckpointConfig:
                 next_step="Set keep_checkpoint_max=2 or more, or MS_ENABLE_RECOVERY=0.",
             )
         if not (self.save_checkpoint_steps or self.save_checkpoint_seconds):
-            raise SettingRangeError(
+            raise SettingError(
+                "SETTING_RANGE",
                 field="save_checkpoint_steps",
                 value=self.save_checkpoint_steps,
                 rule="must be at least 1 (or save_checkpoint_seconds) when recovery is on: with neither there is nothing "
@@ -102,14 +104,16 @@ def _count(field: str, value: object) -> int:
     if value is None:
         return 0
     if isinstance(value, bool) or not isinstance(value, int):
-        raise SettingTypeError(
+        raise SettingError(
+            "SETTING_TYPE",
             field=field,
             value=value,
             rule=f"must be a whole number or None, not {type(value).__name__}",
             next_step=f"Set it to a number, for example {field}=5.",
         )
     if value < 0:
-        raise SettingRangeError(
+        raise SettingError(
+            "SETTING_RANGE",
             field=field,
             value=value,
             rule="must be a whole number from 0 (0: off)",
@@ -120,7 +124,8 @@ def _count(field: str, value: object) -> int:
 
 def _switch(field: str, value: object) -> bool:
     if not isinstance(value, bool):
-        raise SettingTypeError(
+        raise SettingError(
+            "SETTING_TYPE",
             field=field,
             value=value,
             rule=f"must be True or False, not {type(value).__name__}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from recovery.checkpoint.contribution import FileRole, Layout
-from recovery.errors import SettingRangeError, UsageError
+from recovery.errors import SettingError, UsageError
 from recovery.training.state import is_sharded
 
 _logger = logging.getLogger("recovery.training")
@@ -16,10 +16,11 @@ def check_name(layout: str | None) -> None:
     """Refuse what is no layout.
 
     Raises:
-        SettingRangeError: it is none of "rank", "sharded", "shared" and None.
+        SettingError: it is none of "rank", "sharded", "shared" and None.
     """
     if layout is not None and layout not in _NAMES:
-        raise SettingRangeError(
+        raise SettingError(
+            "SETTING_RANGE",
             field="layout",
             value=layout,
             rule="must be 'rank' (each rank saves the whole state), 'sharded' (each its own shards), 'shared' (all together write one "

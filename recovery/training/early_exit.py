@@ -17,7 +17,7 @@ from typing import NoReturn
 
 import msgspec
 
-from recovery.errors import ExitBeforeEndError
+from recovery.errors import ProcessError
 
 _OURS = (__name__, "recovery.training.session")
 """Modules whose frames are not the script's."""
@@ -109,7 +109,7 @@ def seen(error: BaseException, *, at: FrameType | None = None) -> EarlyExit:
 
 def line_of(left: EarlyExit, step: int) -> str:
     """The one clear line of a process that would otherwise end as if all were well."""
-    return str(ExitBeforeEndError(how=left.how, step=step))
+    return str(ProcessError("EXIT_BEFORE_END", how=left.how, step=step))
 
 
 def leaving() -> EarlyExit | None:

@@ -7,7 +7,7 @@ import logging
 from recovery.core.messages import HeldCheckpoint
 from recovery.core.tiers import Tier, tier_of
 from recovery.core.worker import stimuli as s
-from recovery.errors import SavesFailedError
+from recovery.errors import CheckpointError
 from recovery.worker.service import WorkerService
 
 _logger = logging.getLogger("recovery.training")
@@ -42,18 +42,20 @@ class FailedSaves:
         """Between two steps.
 
         Raises:
-            SavesFailedError: as many in a row as MS_FAILED_SAVES_MAX allows have failed.
+            CheckpointError: as many in a row as MS_FAILED_SAVES_MAX allows have failed.
         """
         if 0 < self._service.failed_saves_max <= self._in_a_row:
-            raise SavesFailedError(
-                which=f"{self._in_a_row} saves in a row (MS_FAILED_SAVES_MAX)", reason=self._last
+            raise CheckpointError(
+                "SAVES_FAILED",
+                which=f"{self._in_a_row} saves in a row (MS_FAILED_SAVES_MAX)",
+                reason=self._last,
             )
 
     def check_last(self) -> None:
         """Behind training, once no save is under way: what it has trained last is to be saved. MS_FAILED_SAVES_MAX=0 switches that off too.
 
         Raises:
-            SavesFailedError: the newest save has failed.
+            CheckpointError: the newest save has failed.
         """
         if self._service.failed_saves_max and self._in_a_row:
-            raise SavesFailedError(which="the last save of the training", reason=self._last)
+            raise CheckpointError("SAVES_FAILED", which="the last save of the training", reason=self._last)

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from recovery.config import Settings
 from recovery.core.worker import stimuli as s
-from recovery.errors import ExitBeforeEndError, GenerationInterrupted, UsageError
+from recovery.errors import ROWS, GenerationInterrupted, UsageError
 from recovery.training import early_exit, hooks, process_end, process_start, secure_channel
 from recovery.training.early_exit import EarlyExit
 from recovery.training.session import Session
@@ -175,7 +175,9 @@ class _Script:
         )
         service.training_control.verdict()
         if left.succeeds:
-            process_end.leave_at_exit(ExitBeforeEndError.exit_code, early_exit.line_of(left, session.step))
+            process_end.leave_at_exit(
+                ROWS["EXIT_BEFORE_END"].exit_code, early_exit.line_of(left, session.step)
+            )
 
     def _replace(self, session: Session, collective_error: str) -> None:
         service = self._service

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TypeVar, overload
 from recovery import config
 from recovery.core.ids import Generation
 from recovery.core.worker import stimuli as s
-from recovery.errors import ExitBeforeEndError, GenerationInterrupted, UsageError
+from recovery.errors import ROWS, GenerationInterrupted, UsageError
 from recovery.training import early_exit, hooks, process_end, process_start
 from recovery.training.early_exit import EarlyExit
 from recovery.training.live_rollback import LiveRollback
@@ -173,7 +173,7 @@ class _Loop:
         service.post(s.TrainingRaised(service.new_request(), generation, step, left.error, left.traceback))
         service.training_control.verdict()
         if left.succeeds:
-            process_end.leave(ExitBeforeEndError.exit_code, early_exit.line_of(left, step))
+            process_end.leave(ROWS["EXIT_BEFORE_END"].exit_code, early_exit.line_of(left, step))
 
     def _train(self) -> Any:
         """What the training function returned once all ranks were done, or why this process must end before that."""

@@ -27,7 +27,7 @@ def set_ps_context(
         server_password: of the one that listens; only a scheduler needs it.
 
     Raises:
-        SettingTypeError: a value is not of its type.
+        SettingError: a value is not of its type.
         UsageError: the process has joined its job already.
     """
     given = {

@@ -115,8 +115,8 @@ class Session(DataPlane):
         Raises:
             GenerationInterrupted: the generation is over; leaves the training function, which is then entered again.
             CheckpointStateError: the plan's checkpoint does not fit `state`.
-            SettingRangeError: a ModelCheckpoint among the callbacks keeps too few files to recover.
-            SavesFailedError: as `applied`.
+            SettingError: a ModelCheckpoint among the callbacks keeps too few files to recover.
+            CheckpointError: as `applied`.
         """
         with self.loop():
             try:
@@ -287,7 +287,7 @@ class Session(DataPlane):
             step_in_epoch: the step in that pass, 1-based.
 
         Raises:
-            SavesFailedError: as many saves in a row as MS_FAILED_SAVES_MAX allows have failed on this rank.
+            CheckpointError: as many saves in a row as MS_FAILED_SAVES_MAX allows have failed on this rank.
         """
         self._failed_saves.check()
         if self._service.training_control.stops_at(self.step):
@@ -373,7 +373,7 @@ class Session(DataPlane):
         """Called by the run loop: let what training has begun come to its end.
 
         Raises:
-            SavesFailedError: what was trained last is not saved.
+            CheckpointError: what was trained last is not saved.
         """
         while self._settlers:
             self._settlers.pop()()

@@ -11,7 +11,7 @@ import msgspec
 
 from recovery import clock
 from recovery.checkpoint.files import reason_of
-from recovery.errors import CheckpointNotSharedError
+from recovery.errors import CheckpointError
 
 PATIENCE_MS = 90_000
 """Network file systems show a new file of another host late, after a minute by default."""
@@ -67,7 +67,7 @@ class SharedDirectory:
             patience_ms: how long the last one may take to be seen; None: `PATIENCE_MS`.
 
         Raises:
-            CheckpointNotSharedError: a note is not seen.
+            CheckpointError: a note is not seen.
         """
         patience_ms = PATIENCE_MS if patience_ms is None else patience_ms
         began_ms = clock.monotonic_ms()
@@ -75,7 +75,8 @@ class SharedDirectory:
             check()
             waited_ms = clock.monotonic_ms() - began_ms
             if waited_ms >= patience_ms:
-                raise CheckpointNotSharedError(
+                raise CheckpointError(
+                    "CHECKPOINT_NOT_SHARED",
                     directory=str(self._directory),
                     rank=self._note.rank,
                     unseen=unseen,

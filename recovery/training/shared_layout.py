@@ -64,7 +64,7 @@ class SharedLayout:
         """In the main thread, when all ranks have made a step: see that all have this directory, and stop where they differ.
 
         Raises:
-            CheckpointNotSharedError: another rank's note is not here.
+            CheckpointError: another rank's note is not here.
             CheckpointStateError: the ranks do not have the same state.
         """
         if not self._others_seen:

@@ -79,8 +79,7 @@ class FileServer:
             The port.
 
         Raises:
-            HostUnusableError: `host` does not resolve, or is no address of this machine.
-            PortInUseError: no port is free.
+            ProcessError: `host` does not resolve, or is no address of this machine; no port is free.
         """
         sockets = await listening_sockets(host, 0)
         self._limiter = ConnectionLimiter(

@@ -7,7 +7,7 @@ import errno
 import os
 import socket
 
-from recovery.errors import HostUnusableError, PortInUseError, RecoveryError
+from recovery.errors import ProcessError, RecoveryError
 
 BACKLOG = 4_096
 """Connections that the kernel holds while the loop is busy. At asyncio's own 100, the 101st of a large job's workers that dial
@@ -22,8 +22,7 @@ async def listening_sockets(host: str, port: int) -> list[socket.socket]:
     SO_REUSEADDR, so that a restarted scheduler binds at once; no SO_REUSEPORT, so that a second scheduler cannot.
 
     Raises:
-        PortInUseError: somebody listens there, or this user may not.
-        HostUnusableError: `host` does not resolve, or is no address of this machine.
+        ProcessError: somebody listens there, or this user may not; `host` does not resolve, or is no address of this machine.
     """
     addresses = await _resolve(host, port)
     found: list[socket.socket] = []
@@ -46,7 +45,7 @@ async def listening_sockets(host: str, port: int) -> list[socket.socket]:
 async def _resolve(host: str, port: int) -> list[tuple[int, tuple[object, ...]]]:
     next_step = "Set it to an IP address of the scheduler's machine."
     if not host:
-        raise HostUnusableError(host=host, reason="is empty", next_step=next_step)
+        raise ProcessError("HOST_UNUSABLE", host=host, reason="is empty", next_step=next_step)
     try:
         answers = await asyncio.get_running_loop().getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -54,8 +53,8 @@ async def _resolve(host: str, port: int) -> list[tuple[int, tuple[object, ...]]]
     except (socket.gaierror, ValueError) as error:
         # A ValueError: no name at all (a label too long, a NUL).
         system_text = error.strerror if isinstance(error, socket.gaierror) else str(error)
-        raise HostUnusableError(
-            host=host, reason=f"does not resolve ({system_text})", next_step=next_step
+        raise ProcessError(
+            "HOST_UNUSABLE", host=host, reason=f"does not resolve ({system_text})", next_step=next_step
         ) from error
     return list(dict.fromkeys((family, address) for family, _, _, _, address in answers))
 
@@ -78,14 +77,17 @@ def _bound(family: int, address: tuple[object, ...]) -> socket.socket:
 
 def _explained(host: str, port: int, error: OSError) -> RecoveryError:
     if error.errno in _ABSENT:
-        return HostUnusableError(
+        return ProcessError(
+            "HOST_UNUSABLE",
             host=host,
             reason="is no address of this machine, so the scheduler cannot listen there",
             next_step="Start the scheduler on the machine that owns it, or use one of its addresses.",
         )
     code = errno.errorcode.get(error.errno or 0, "")
     system_text = os.strerror(error.errno).lower() if error.errno else str(error)
-    return PortInUseError(host=host, port=port, reason=f"{code}: {system_text}" if code else system_text)
+    return ProcessError(
+        "PORT_IN_USE", host=host, port=port, reason=f"{code}: {system_text}" if code else system_text
+    )
 
 
 def _close(sockets: list[socket.socket]) -> None:

@@ -51,7 +51,7 @@ def certificate_of(request: web.BaseRequest, channel: Channel) -> PeerCertificat
     """What the peer of a request has presented; None: it has none.
 
     Raises:
-        IdentityError: it names somebody in a way that cannot be read.
+        CertificateError: it names somebody in a way that cannot be read.
     """
     stream = request.transport.get_extra_info("ssl_object") if request.transport is not None else None
     found = peer_of(stream)

@@ -102,8 +102,7 @@ class Server:
         """Listen on every address of `host`; returns the bound port (`port` 0: any free one).
 
         Raises:
-            PortInUseError: somebody else listens there, or this user may not.
-            HostUnusableError: `host` does not resolve, or is no address of this machine.
+            ProcessError: somebody else listens there, or this user may not; `host` does not resolve, or is no address of this machine.
         """
         assert self._limiter is None, "a server is started once"
         sockets = await listening_sockets(host, port)

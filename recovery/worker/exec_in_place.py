@@ -23,7 +23,7 @@ from typing import NoReturn
 from recovery import log, process_conditions
 from recovery.core.ids import ResumeToken
 from recovery.core.worker.stimuli import Hangs
-from recovery.errors import ProcessNotReplacedError
+from recovery.errors import ProcessError
 
 _logger = logging.getLogger("recovery.worker")
 
@@ -125,7 +125,9 @@ def replace_process(token: ResumeToken, hangs: Hangs) -> NoReturn:
         close_all_at_exec()
         os.execve(sys.executable, arguments, environment)  # noqa: S606 - no shell: the process replaces itself
     except OSError as failure:
-        error = ProcessNotReplacedError(path=failure.filename or sys.executable, reason=failure.strerror)
+        error = ProcessError(
+            "PROCESS_NOT_REPLACED", path=failure.filename or sys.executable, reason=failure.strerror
+        )
         _logger.error("event=exit code=%d %s", error.exit_code, error)  # noqa: TRY400 - one clear line, as every end has
         os._exit(error.exit_code)
 

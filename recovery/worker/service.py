@@ -20,7 +20,7 @@ from recovery.core.worker.connection import Identity
 from recovery.core.worker.effects import NoteAdmission, WorkerEffect
 from recovery.core.worker.machine import WorkerMachine
 from recovery.core.worker.timers import WorkerTimer
-from recovery.errors import RecoveryError, WorkerBrokenError
+from recovery.errors import ProcessError, RecoveryError
 from recovery.store import job_token_file
 from recovery.tls.process_channels import channel_of
 from recovery.tls.side import Side
@@ -48,7 +48,7 @@ _TICK_S = 0.25
 class WorkerService:
     """One per process. The main thread uses `training_control`, `local_store` and `post`; the rest belongs to the thread."""
 
-    _broken: WorkerBrokenError | None = None
+    _broken: ProcessError | None = None
     """Why its thread has ended."""
 
     def __init__(self, settings: Settings, *, starts_again: bool = False) -> None:
@@ -132,7 +132,7 @@ class WorkerService:
         """Start the thread; returns when its loop runs.
 
         Raises:
-            WorkerBrokenError: it ended before that.
+            ProcessError: it ended before that.
         """
         threading.Thread(target=self._run, name="recovery-connection", daemon=True).start()
         self._up.wait()
@@ -263,7 +263,7 @@ class WorkerService:
         replace_process(admitted.token, self.machine.hangs if hangs is None else hangs)
 
 
-def _noted_fault(error: BaseException, during: str = "") -> WorkerBrokenError:
-    broken = WorkerBrokenError(reason=f"{during}{type(error).__name__}: {error}")
+def _noted_fault(error: BaseException, during: str = "") -> ProcessError:
+    broken = ProcessError("WORKER_BROKEN", reason=f"{during}{type(error).__name__}: {error}")
     _logger.critical("event=worker_broken %s", broken, exc_info=error)
     return broken

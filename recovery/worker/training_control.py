@@ -14,11 +14,11 @@ import msgspec
 
 from recovery import clock
 from recovery.core.messages import Rollback
-from recovery.errors import FencedError, GenerationInterrupted
+from recovery.errors import GenerationInterrupted
 from recovery.worker.stop_point import StopPoint
 
 _logger = logging.getLogger("recovery.worker")
-_FENCED = FencedError.code
+_FENCED = "FENCED"
 
 
 class Verdict(msgspec.Struct, frozen=True):

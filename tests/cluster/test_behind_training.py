@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from recovery.core.records import EventKind
-from recovery.errors import UsageError
+from recovery.errors import ROWS
 from tests.cluster.launched import LAUNCHER, LaunchedCluster
 from tests.cluster.small_cluster import SCRIPT
 
@@ -91,7 +91,7 @@ def test_a_second_training_function_is_refused_and_not_passed_over(tmp_path: Pat
         behind(tmp_path, rank_0=SECOND, rank_1=SECOND)
         cluster.start()
 
-        assert cluster.wait_exit(LAUNCHER) == UsageError.exit_code, cluster.tails()
+        assert cluster.wait_exit(LAUNCHER) == ROWS["USAGE"].exit_code, cluster.tails()
         for name in cluster.names:
             said = " ".join(cluster.log_of(name).split())
             assert (

@@ -8,7 +8,7 @@ import pytest
 
 from recovery.core.records import EventKind
 from recovery.core.worker.hangs import REPLACEMENTS_MAX
-from recovery.errors import ProcessHungError
+from recovery.errors import ROWS
 from tests.cluster.small_cluster import SmallCluster
 
 pytestmark = pytest.mark.cluster
@@ -26,7 +26,7 @@ def test_rank_that_hangs_at_the_same_step_in_every_program_ends_by_name(tmp_path
             )
             cluster.kill_and_relaunch("worker_1")
 
-        assert cluster.wait_exit("worker_0") == ProcessHungError.exit_code
+        assert cluster.wait_exit("worker_0") == ROWS["PROCESS_HUNG"].exit_code
         assert len(set(stands.read_text().split())) == 1, "one process, four programs"
         assert cluster.log("worker_0").count("event=process_replaced") == REPLACEMENTS_MAX
         assert "PROCESS_HUNG" in cluster.log("worker_0")

@@ -17,7 +17,7 @@ import pytest
 
 from recovery.cli.formats import Format, show_rows
 from recovery.core.records import EventKind
-from recovery.errors import StoreLockedError
+from recovery.errors import ROWS
 from recovery.report.tables import CERTIFICATES, EVENTS, VIEWS
 from tests.cluster.inspected import answer, contents, finished_job, run
 from tests.cluster.small_cluster import LAST_STEP, SmallCluster
@@ -160,7 +160,7 @@ def followed(cluster: SmallCluster, follow: subprocess.Popen[str]) -> list[str]:
     try:
         for command in (("forget", path, "worker_0"), ("reset", path)):
             refused = run(*command, "--yes")
-            assert refused.returncode == StoreLockedError.exit_code
+            assert refused.returncode == ROWS["STORE_LOCKED"].exit_code
             assert refused.stderr.startswith("STORE_LOCKED")
         cluster.go_on()
         cluster.wait_end()

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from recovery.core.records import EventKind
-from recovery.errors import LaunchFailedError
+from recovery.errors import ROWS
 from tests.cluster.launched import LAUNCHER, LaunchedCluster
 from tests.cluster.test_launcher import assert_nothing_left
 from tests.needs import lacks
@@ -66,7 +66,7 @@ def test_a_command_that_cannot_be_started_is_no_success(tmp_path: Path, recovery
     with LaunchedCluster(tmp_path, environment=environment) as cluster:
         cluster.start("--bind_numa=True")
 
-        assert cluster.wait_exit(LAUNCHER) == LaunchFailedError.exit_code, cluster.tails()
+        assert cluster.wait_exit(LAUNCHER) == ROWS["LAUNCH_FAILED"].exit_code, cluster.tails()
         assert re.search("^LAUNCH_FAILED: worker_[01]: ", cluster.log(LAUNCHER), re.MULTILINE)
         assert logged(cluster, "No such file or directory")
         assert_nothing_left(cluster)
@@ -97,7 +97,7 @@ def test_what_can_never_be_started_again_ends_the_job_by_name(tmp_path: Path) ->
         resource.prlimit(cluster.processes[LAUNCHER].pid, resource.RLIMIT_NOFILE, (4, 4))
         cluster.kill_node("1")
 
-        assert cluster.wait_exit(LAUNCHER) == LaunchFailedError.exit_code, cluster.tails()
+        assert cluster.wait_exit(LAUNCHER) == ROWS["LAUNCH_FAILED"].exit_code, cluster.tails()
         assert logged(cluster, "started again --max_restarts times within an hour")
         assert_nothing_left(cluster)
 

@@ -8,7 +8,7 @@ import pytest
 
 from recovery.core.policy.ranks import first_id
 from recovery.core.records import EventKind
-from recovery.errors import WaitTimeoutError
+from recovery.errors import ROWS
 from tests.cluster.launched import LAUNCHER, LaunchedCluster
 from tests.cluster.secured import with_tls
 from tests.faults.hosts import BOTH, Host, host, hosts
@@ -111,7 +111,7 @@ def test_a_host_that_is_lost_for_good_fails_the_job_by_name(tmp_path: Path, host
         cluster.wait_step(12)
         cluster.kill(SECOND)
 
-        assert cluster.wait_exit(LAUNCHER) == WaitTimeoutError.exit_code
+        assert cluster.wait_exit(LAUNCHER) == ROWS["WAIT_TIMEOUT"].exit_code
         printed = cluster.log(LAUNCHER).partition("the job failed")[2]
         assert "2 of 4 workers are here after 30 s (MS_TOPO_TIMEOUT); missing: 2, 3; here: 0, 1" in printed
         cluster.wait(lambda: not cluster.living(), "end of all")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from recovery.core.records import EventKind
-from recovery.errors import WorldFullError
+from recovery.errors import ROWS
 from tests.cluster.launched import LAUNCHER, LaunchedCluster
 from tests.faults.hosts import Host, joined_hosts
 
@@ -29,7 +29,7 @@ def test_a_surplus_worker_ends_alone(
         cluster.start("--local_worker_num=2", f"--master_addr={host.scheduler}")
         there = (f"--master_addr={host.scheduler}", "--log_dir=logs_of_second")
         cluster.start("--local_worker_num=2", *there, name=SECOND, prefix=host.prefix)
-        refused = f"exit code {WorldFullError.exit_code} (WORLD_FULL)"
+        refused = f"exit code {ROWS['WORLD_FULL'].exit_code} (WORLD_FULL)"
         cluster.wait(lambda: refused in cluster.log(SECOND) + cluster.log(LAUNCHER), "its refusal")
         cluster.go_on()
 
@@ -54,7 +54,7 @@ def test_a_host_of_which_nobody_was_needed_says_so(tmp_path: Path, joined_hosts:
             if name == SECOND:
                 cluster.wait_step(3)
 
-        assert cluster.wait_exit("third") == WorldFullError.exit_code, cluster.tails()
+        assert cluster.wait_exit("third") == ROWS["WORLD_FULL"].exit_code, cluster.tails()
         cluster.go_on()
         assert cluster.wait_exit(LAUNCHER) == cluster.wait_exit(SECOND) == 0, cluster.tails()
         cluster.check_result()
@@ -77,7 +77,7 @@ def test_a_host_whose_only_rank_went_to_a_standby_of_another_says_that_nobody_wa
         cluster.wait_step(12)
         cluster.kill_node("1")
 
-        assert cluster.wait_exit(SECOND) == WorldFullError.exit_code, cluster.tails()
+        assert cluster.wait_exit(SECOND) == ROWS["WORLD_FULL"].exit_code, cluster.tails()
         cluster.go_on()
         assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
         cluster.check_result()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from recovery.core.records import EventKind
-from recovery.errors import WorldFullError
+from recovery.errors import ROWS
 from tests.cluster.launched import LAUNCHER, LaunchedCluster
 from tests.cluster.test_launcher_hosts import SECOND, start_first, start_second
 from tests.faults.hosts import Host, host
@@ -40,7 +40,7 @@ def test_a_lost_hosts_ranks_are_started_beside_those_of_another(tmp_path: Path, 
         assert ranks_taken(cluster) == {2: "takeover_2_by_0", 3: "takeover_3_by_0"}
 
         start_second(cluster, host)
-        assert cluster.wait_exit(SECOND) == WorldFullError.exit_code, "its ranks are taken"
+        assert cluster.wait_exit(SECOND) == ROWS["WORLD_FULL"].exit_code, "its ranks are taken"
         cluster.go_on()
         assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
         cluster.check_result()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from recovery.core.records import EventKind
-from recovery.errors import SavesFailedError
+from recovery.errors import ROWS
 from recovery.report import stored
 from recovery.report.status import status
 from tests.cluster import slow_save
@@ -58,7 +58,7 @@ def test_so_many_failed_saves_in_a_row_end_training_by_name(tmp_path: Path) -> N
     with with_broken_saves(tmp_path, "10 15 20", MS_FAILED_SAVES_MAX="3") as cluster:
         cluster.start()
 
-        assert cluster.wait_exit("worker_0") == SavesFailedError.exit_code
+        assert cluster.wait_exit("worker_0") == ROWS["SAVES_FAILED"].exit_code
         assert "SAVES_FAILED: on this rank 3 saves in a row (MS_FAILED_SAVES_MAX) failed: " in cluster.log(
             "worker_0"
         )
@@ -71,7 +71,7 @@ def test_a_job_whose_last_save_failed_does_not_end_with_0_and_goes_on_when_it_is
     with with_broken_saves(tmp_path, str(LAST_STEP)) as cluster:
         cluster.start()
 
-        assert cluster.wait_exit("worker_0") == SavesFailedError.exit_code
+        assert cluster.wait_exit("worker_0") == ROWS["SAVES_FAILED"].exit_code
         assert "SAVES_FAILED: on this rank the last save of the training failed: " in cluster.log("worker_0")
         assert not cluster.events(EventKind.JOB_FINISHED)
         cluster.launch("worker_0", JOB_BROKEN_SAVES="")

@@ -9,7 +9,7 @@ import pytest
 from recovery.checkpoint import manifest as manifests
 from recovery.checkpoint.contribution import FileRole
 from recovery.core.records import EventKind
-from recovery.errors import CheckpointNotSharedError, CheckpointStateError
+from recovery.errors import ROWS
 from tests.cluster.harness import Cluster
 from tests.cluster.undisturbed import Undisturbed
 
@@ -87,7 +87,7 @@ def _await_exit(cluster: Cluster, code: int) -> None:
 
 def test_a_part_that_differs_between_ranks_is_named(tmp_path: Path) -> None:
     with Cluster(tmp_path, workers=2, environment={**SHARED, "JOB_OWN": "drifts"}) as cluster:
-        _await_exit(cluster, CheckpointStateError.exit_code)
+        _await_exit(cluster, ROWS["CHECKPOINT_STATE"].exit_code)
         assert "own: it is not the same on rank" in cluster.log("worker_0") + cluster.log("worker_1")
         assert "per_rank=['own']" in cluster.log("worker_0") + cluster.log("worker_1")
         assert not cluster.events(EventKind.CHECKPOINT_COMMITTED)
@@ -95,5 +95,5 @@ def test_a_part_that_differs_between_ranks_is_named(tmp_path: Path) -> None:
 
 def test_directories_that_are_not_shared_are_refused(tmp_path: Path) -> None:
     with Cluster(tmp_path, workers=2, environment={**SHARED, "JOB_LAYOUT": "apart"}) as cluster:
-        _await_exit(cluster, CheckpointNotSharedError.exit_code)
+        _await_exit(cluster, ROWS["CHECKPOINT_NOT_SHARED"].exit_code)
         assert not list((tmp_path / "ckpt").glob("*/*.ckpt"))

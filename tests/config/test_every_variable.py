@@ -7,7 +7,7 @@ import pytest
 from recovery import config
 from recovery.config.setting import Fate, Kind, Setting
 from recovery.config.table import SETTINGS
-from recovery.errors import SettingError, SettingMissingError, SettingRangeError, SettingTypeError
+from recovery.errors import SettingError
 from tests.config.environments import NOT_NUMBERS, NUMBERS, WORKER, out_of_range, refusal, with_value
 
 HONOURED = [row for row in SETTINGS if row.fate is Fate.HONOURED]
@@ -61,7 +61,7 @@ def _assert_names(error: SettingError, row: Setting, shown: str) -> None:
 def test_a_required_variable_that_is_missing_is_named(row: Setting) -> None:
     error = refusal({name: value for name, value in WORKER.items() if name != row.name})
 
-    assert type(error) is SettingMissingError
+    assert error.code == "SETTING_MISSING"
     _assert_names(error, row, "not set")
     assert row.required in str(error)
 
@@ -78,7 +78,7 @@ def test_an_optional_variable_that_is_missing_takes_its_default(row: Setting) ->
 def test_an_empty_variable_is_named(row: Setting) -> None:
     error = refusal(with_value(row, ""))
 
-    assert type(error) is SettingMissingError
+    assert error.code == "SETTING_MISSING"
     _assert_names(error, row, "is empty")
 
 
@@ -87,7 +87,7 @@ def test_an_empty_variable_is_named(row: Setting) -> None:
 def test_what_is_no_number_is_refused_as_of_the_wrong_type(row: Setting, value: str) -> None:
     error = refusal(with_value(row, value))
 
-    assert type(error) is SettingTypeError
+    assert error.code == "SETTING_TYPE"
     _assert_names(error, row, repr(value))
 
 
@@ -95,7 +95,7 @@ def test_what_is_no_number_is_refused_as_of_the_wrong_type(row: Setting, value: 
 def test_a_decimal_is_refused_where_a_whole_number_is_needed(row: Setting) -> None:
     if row.kind not in (Kind.INTEGER, Kind.SECONDS):
         return
-    assert type(refusal(with_value(row, "5.5"))) is SettingTypeError
+    assert refusal(with_value(row, "5.5")).code == "SETTING_TYPE"
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_a_decimal_is_refused_where_a_whole_number_is_needed(row: Setting) -> No
 def test_what_is_no_host_path_or_node_id_is_refused_as_of_the_wrong_type(row: Setting, value: str) -> None:
     error = refusal(with_value(row, value))
 
-    assert type(error) is SettingTypeError
+    assert error.code == "SETTING_TYPE"
     if row.kind is Kind.SECRET:
         _assert_names(error, row, "(not shown)")
         assert value.strip() not in str(error).replace(row.rule, "")
@@ -122,7 +122,7 @@ def test_what_is_no_host_path_or_node_id_is_refused_as_of_the_wrong_type(row: Se
 def test_what_is_out_of_range_is_refused_as_out_of_range(row: Setting, value: str) -> None:
     error = refusal(with_value(row, value))
 
-    assert type(error) is SettingRangeError
+    assert error.code == "SETTING_RANGE"
     _assert_names(error, row, repr(value) if len(value) <= 80 else value[:80])
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from recovery.errors import Cause, SettingRangeError, UsageError
+from recovery.errors import Cause, SettingError, UsageError
 
 
 @pytest.mark.parametrize("quoted", ["a\nb", "\x1b[2J", "\u202efdp.exe", "\ud800", "\x00"], ids=ascii)
@@ -20,11 +20,11 @@ def test_what_an_error_quotes_is_printed_escaped(quoted: str) -> None:
 
 
 def test_a_path_and_a_choice_are_printed_as_they_are_typed() -> None:
-    error = SettingRangeError(
-        field="--log_dir", value=Path("a/b"), rule="is a file", next_step="Give another."
+    error = SettingError(
+        "SETTING_RANGE", field="--log_dir", value=Path("a/b"), rule="is a file", next_step="Give another."
     )
-    chosen = SettingRangeError(
-        field="--restart", value=Cause.SCRIPT, rule="is one", next_step="Give another."
+    chosen = SettingError(
+        "SETTING_RANGE", field="--restart", value=Cause.SCRIPT, rule="is one", next_step="Give another."
     )
 
     assert str(error) == f"{error.code}: --log_dir='a/b': is a file. Give another."

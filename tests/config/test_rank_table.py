@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from recovery.config import rank_table
-from recovery.errors import RecoveryError, SettingConflictError
+from recovery.errors import RecoveryError, SettingError
 
 TABLES = Path(__file__).parents[2] / "examples" / "rank_tables"
 
@@ -51,7 +51,7 @@ def test_bytes_that_are_no_table_are_refused(tmp_path: Path, content: bytes) -> 
     path = tmp_path / "t.json"
     path.write_bytes(content)
 
-    with pytest.raises(SettingConflictError, match="is no rank table"):
+    with pytest.raises(SettingError, match=r"SETTING_CONFLICT: .*is no rank table"):
         rank_table.read(path, field="RANK_TABLE_FILE")
 
 

@@ -20,8 +20,7 @@ from recovery.errors import (
     RecoveryError,
     RecoveryPathError,
     SecureChannelError,
-    SettingConflictError,
-    SettingRangeError,
+    SettingError,
 )
 from recovery.launch import cpu_binding_file
 from recovery.store import job_token_file
@@ -322,7 +321,7 @@ TARGETS: dict[str, Target] = {
             _manifest,
         ),
         Target("token_file", lambda: [b"ab" * 32 + b"\n"], RecoveryPathError, _token_file),
-        Target("rank_table", lambda: [_RANK_TABLE], SettingConflictError, _rank_table),
-        Target("bind_file", lambda: [_BIND_FILE], SettingRangeError, _bind_file),
+        Target("rank_table", lambda: [_RANK_TABLE], SettingError, _rank_table),
+        Target("bind_file", lambda: [_BIND_FILE], SettingError, _bind_file),
     )
 }

@@ -13,9 +13,9 @@ from recovery.cli.main import COMMANDS, load
 from recovery.config.table import SETTINGS
 from recovery.core.messages import JobOutcome, Role
 from recovery.core.records import CheckpointState, EventKind, JobState, NodeState
+from recovery.errors import ROWS
 from recovery.report.tables import VIEWS
 from recovery.store.models import METADATA
-from tests.house.error_classes import error_classes
 from tests.house.generate_pages import flags
 from tests.house.protocol_words import REFUSALS
 
@@ -42,8 +42,8 @@ def words() -> dict[str, Any]:
             for one in SETTINGS
         },
         "errors": {
-            kind.code: {"exit_code": kind.exit_code, "cause": kind.cause.value, "temporary": kind.temporary}
-            for kind in error_classes()
+            code: {"exit_code": row.exit_code, "cause": row.cause.value, "temporary": row.temporary}
+            for code, row in sorted(ROWS.items())
         },
         **{name: [one.value for one in kind] for name, kind in _ENUMS.items()},
         "job_outcomes": {one.value: one.code for one in JobOutcome},

@@ -7,9 +7,9 @@ from enum import Enum
 from string import Formatter
 from typing import Any
 
-from recovery import errors
 from recovery.cli.main import COMMANDS, load
 from recovery.core.records import EventKind
+from recovery.errors import ROWS, RecoveryError
 from recovery.report.tables import VIEWS
 from tests.house.files import ROOT
 from tests.house.generate_drawings import DRAWINGS
@@ -51,24 +51,13 @@ interrupted world is recovering from.
 
 def errors_page() -> str:
     """The whole page, by exit code."""
-    found, waiting = [], [errors.RecoveryError]
-    while waiting:
-        waiting.extend((kind := waiting.pop()).__subclasses__())
-        if (
-            "code" in kind.__dict__
-            and kind.__module__.startswith(f"{errors.__name__}.")
-            and kind is not errors.RecoveryError
-        ):
-            found.append(kind)
+    of_no_kind = RecoveryError.rows
     rows = [
-        f"| `{kind.code}` | {kind.exit_code} | {_first_line(kind.__doc__)} | {kind.cause.value} | {_sentence(kind.template)} |"
-        for kind in sorted(found, key=lambda one: one.exit_code)
+        f"| `{row.code}` | {row.exit_code} | {row.meaning.replace('|', 'or')} | {row.cause.value} | {_sentence(row.template)} |"
+        for row in sorted(ROWS.values(), key=lambda one: one.exit_code)
+        if row.code not in {one.code for one in of_no_kind}
     ]
     return _ERRORS_HEAD + "\n".join(rows) + "\n"
-
-
-def _first_line(text: str | None) -> str:
-    return (text or "").strip().partition("\n")[0].replace("|", "or")
 
 
 def _sentence(template: str) -> str:

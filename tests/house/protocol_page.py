@@ -11,7 +11,6 @@ from typing import Any, get_args
 
 import msgspec
 
-from recovery import errors
 from recovery.config.table import SETTINGS
 from recovery.core import messages as m
 from recovery.core.copy_messages import FetchFault
@@ -22,6 +21,7 @@ from recovery.core.policy.registration import Verdict
 from recovery.core.rules import Rules
 from recovery.core.scheduler.job_end import SHUTDOWN_MS
 from recovery.core.scheduler.membership.admission import ASK_AGAIN_MS
+from recovery.errors import ROWS
 from recovery.transport import connection, connection_limiter, job_token, outbox
 from recovery.transport.codec import encode
 from recovery.transport.server import CLUSTER_PATH
@@ -171,9 +171,8 @@ def _refusals() -> str:
     assert set(REFUSALS) == {*from_table, "PROTOCOL_VERSION", "JOB_MISMATCH", "NODE_ID_INVALID"}, (
         "refusals that are not described"
     )
-    codes = {kind.code: kind for kind in _classes(errors.RecoveryError)}
     rows = "".join(
-        f"| `{code}` | {when} | {again.format(ask_again=f'{ASK_AGAIN_MS:,}')} | {codes[code].exit_code} |\n"
+        f"| `{code}` | {when} | {again.format(ask_again=f'{ASK_AGAIN_MS:,}')} | {ROWS[code].exit_code} |\n"
         for code, (when, again) in REFUSALS.items()
     )
     return (
@@ -183,10 +182,6 @@ def _refusals() -> str:
         "not help, and the process ends, by convention with the exit code of the last column.\n\n"
         f"| code | when | `retry_after_ms` | exit code |\n|---|---|---|---|\n{rows}"
     )
-
-
-def _classes(kind: type[errors.RecoveryError]) -> list[type[errors.RecoveryError]]:
-    return [one for sub in kind.__subclasses__() for one in (sub, *_classes(sub)) if "code" in one.__dict__]
 
 
 def _words(kind: type[Enum], field: str) -> str:

@@ -6,17 +6,22 @@ import ast
 import os
 import subprocess
 import sys
+from string import Formatter
 
 import pytest
 
 import recovery
 from recovery import errors
-from tests.house.error_classes import error_classes
-from tests.house.files import ROOT, Finding, nodes_of, report
+from tests.house.files import ROOT, Finding, nodes_of, program_files, report
 from tests.house.generate_pages import PAGES
 from tests.house.generate_settings import PAGE, settings_page
 
 HEAVY = ("torch", "mindspore", "numpy", "sqlalchemy", "alembic", "aiohttp", "typer", "rich", "watchdog")
+ERRORS = {
+    name: kind
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, errors.RecoveryError)
+}
 
 
 def _child(code: str) -> str:
@@ -104,36 +109,42 @@ def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
 
 
 def test_every_error_has_its_own_code_and_exit_code() -> None:
-    classes = error_classes()
-    codes = [one.code for one in classes]
-    # A family shares one, and what the launcher does about it.
-    families = {_family(one) for one in classes}
-    exit_codes = [one.exit_code for one in families]
+    kinds = {kind: kind.rows for kind in ERRORS.values() if "rows" in kind.__dict__}
+    rows = [row for own in kinds.values() for row in own]
+    # Rows of one class may share one, and what the launcher does about it.
+    exit_codes = [code for own in kinds.values() for code in {row.exit_code for row in own}]
+    causes = {row.exit_code: row.cause for row in rows}
 
-    assert all(one.cause is _family(one).cause for one in classes)
-    assert len(codes) > 20
-    assert len(codes) == len(set(codes))
+    assert len(rows) > 70
+    assert sorted(row.code for row in rows) == sorted(errors.ROWS)
     assert len(exit_codes) == len(set(exit_codes))
     assert all(1 <= code <= 125 and code != 2 for code in exit_codes)
+    assert all(row.cause is causes[row.exit_code] for row in rows)
+    assert all(row.meaning for row in errors.ROWS.values())
 
 
-def _family(kind: type[errors.RecoveryError]) -> type[errors.RecoveryError]:
-    """The class that names its exit code."""
-    return next(one for one in kind.__mro__ if "exit_code" in one.__dict__)
+def test_every_error_that_is_made_is_a_row_of_its_class_and_has_its_parts() -> None:
+    report(
+        Finding(
+            path, node.lineno, f"{name} is made as {code or 'nothing'} of {sorted(parts)}", "see its rows"
+        )
+        for path in program_files()
+        for node in nodes_of(path)
+        if isinstance(node, ast.Call) and (name := _name_of_call(node)) in ERRORS
+        for code in ["" if not node.args else getattr(node.args[0], "value", None)]
+        if isinstance(code, str)
+        for parts in [{one.arg for one in node.keywords if one.arg}]
+        if not any(code in ("", row.code) and _parts_of(row) <= parts for row in ERRORS[name].rows)
+        or (not code and len(ERRORS[name].rows) > 1)
+    )
 
 
-def test_every_error_that_is_raised_as_it_is_names_a_code() -> None:
-    leaves = [one for one in _all_errors() if not one.__subclasses__()]
-
-    assert [one.__name__ for one in leaves if "code" not in one.__dict__] == []
+def _name_of_call(node: ast.Call) -> str:
+    return getattr(node.func, "id", "") or getattr(node.func, "attr", "")
 
 
-def _all_errors() -> list[type[errors.RecoveryError]]:
-    return [
-        value
-        for value in vars(errors).values()
-        if isinstance(value, type) and issubclass(value, errors.RecoveryError)
-    ]
+def _parts_of(row: errors.Row) -> set[str]:
+    return {field for _, field, _, _ in Formatter().parse(row.template) if field}
 
 
 def test_the_pages_that_come_from_the_code_are_fresh() -> None:

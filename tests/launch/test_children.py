@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 import recovery
-from recovery.errors import LaunchFailedError
+from recovery.errors import ROWS
 from recovery.launch.children import SpawnedChild, signal_group, tied
 from recovery.launch.exec_child import CANNOT_BE_STARTED
 from tests.pace import wait_for
@@ -76,8 +76,8 @@ def test_a_child_without_a_descriptor_is_waited_for_all_the_same() -> None:
 
 
 def test_a_command_that_cannot_be_started_says_so_by_its_exit_code(tmp_path: Path) -> None:
-    assert LaunchFailedError.exit_code == CANNOT_BE_STARTED
-    assert asyncio.run(lived("/no/such/program", log=tmp_path / "log")) == LaunchFailedError.exit_code
+    assert ROWS["LAUNCH_FAILED"].exit_code == CANNOT_BE_STARTED
+    assert asyncio.run(lived("/no/such/program", log=tmp_path / "log")) == ROWS["LAUNCH_FAILED"].exit_code
     said = (tmp_path / "log").read_text()
     assert said == "LAUNCH_FAILED: /no/such/program cannot be started (No such file or directory)\n"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from recovery.errors import Cause, RecoveryError, WorldFullError, cause_of, kinds
+from recovery.errors import ROWS, Cause, Row, cause_of
 from recovery.launch.restarts import WINDOW_MS, Ended, Next, decide, describe, exit_code_of
 
 
@@ -89,25 +89,21 @@ def test_the_table(fields: dict[str, Any], follows: Next, reason: str) -> None:
     assert reason in decision.reason
 
 
-NAMED = [
-    kind
-    for kind in kinds()
-    if "code" in kind.__dict__ and kind.exit_code != RecoveryError.exit_code and kind is not WorldFullError
-]
+NAMED = [row for row in ROWS.values() if row.exit_code != 1 and row.code != "WORLD_FULL"]
 """Errors that a process of ours ends with by an exit code of their own. WORLD_FULL has a row of its own."""
 
 
-@pytest.mark.parametrize("kind", NAMED, ids=lambda kind: kind.code)
+@pytest.mark.parametrize("row", NAMED, ids=lambda row: row.code)
 @pytest.mark.parametrize("first", [True, False])
-def test_every_error_decides_by_its_cause_alone(kind: type[RecoveryError], first: bool) -> None:
+def test_every_error_decides_by_its_cause_alone(row: Row, first: bool) -> None:
     follows = {
         Cause.TEMPORARY: Next.RELAUNCH,
         Cause.PERMANENT: Next.FAIL,
         Cause.UNKNOWN: Next.FAIL if first else Next.RELAUNCH,
         Cause.SCRIPT: Next.RELAUNCH,
     }
-    assert kind.temporary == (kind.cause is Cause.TEMPORARY)
-    assert decide(ended(status=kind.exit_code, first=first)).next is follows[kind.cause]
+    assert row.temporary == (row.cause is Cause.TEMPORARY)
+    assert decide(ended(status=row.exit_code, first=first)).next is follows[row.cause]
 
 
 def test_what_has_to_pass_first_waits_from_its_second_short_attempt_on() -> None:

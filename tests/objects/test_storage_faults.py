@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from recovery.core.records import EventKind
-from recovery.errors import NoCommonCheckpointError
+from recovery.errors import ROWS
 from recovery.objects import commits
 from recovery.objects.store import ObjectStore
 from tests.cluster.small_cluster import LAST_STEP, SmallCluster
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.faults, pytest.mark.slow]
 
 PADDING = 1 << 20
 SAVES = set(range(5, LAST_STEP + 1, 5))
-NO_COMMON = NoCommonCheckpointError.exit_code
+NO_COMMON = ROWS["NO_COMMON_CHECKPOINT"].exit_code
 KEPT_ON_DISK = 3
 """As small_job.py asks for."""
 

@@ -31,9 +31,9 @@ LAUNCHER: tuple[Bug, ...] = (
         "a scheduler whose store failed is not started again",
         "I14",
         "errors/storage.py",
-        "StoreWriteError",
-        '"STORE_WRITE", 36, Cause.TEMPORARY',
-        '"STORE_WRITE", 36, Cause.PERMANENT',
+        "StoreError",
+        'Row("STORE_WRITE", 36, Cause.TEMPORARY, "{path}: a write failed ({reason}) and is not tried again on the same file. Check the disk, then start this process again.", "A write or fsync failed for another reason than space. The process must end and start again from what is on disk.")',
+        'Row("STORE_WRITE", 36, Cause.PERMANENT, "{path}: a write failed ({reason}) and is not tried again on the same file. Check the disk, then start this process again.", "A write or fsync failed for another reason than space. The process must end and start again from what is on disk.")',
         ("tests/launch/test_restarts.py::test_the_table",),
     ),
     Bug(

@@ -253,8 +253,8 @@ SECURE_CHANNEL = (
         "I15",
         "tls/channel.py",
         "Channel._renew",
-        "said, self._refused = self._refused, (digest, type(error))",
-        "said, self._refused, self._seen = self._refused, (digest, type(error)), digest",
+        "said, self._refused = self._refused, (digest, what)",
+        "said, self._refused, self._seen = self._refused, (digest, what), digest",
         (f"{_RENEWED}test_a_list_of_a_clock_that_is_ahead_is_used_once_its_time_has_come",),
     ),
     Bug(

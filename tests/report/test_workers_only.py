@@ -11,7 +11,7 @@ import pytest
 
 from recovery.core.ids import Generation, RunId
 from recovery.core.records import DirectoryRecord, JobRecord
-from recovery.errors import RecoveryPathError, StoreLostError
+from recovery.errors import ROWS, RecoveryPathError, StoreLostError
 from recovery.report import stored
 from recovery.report.doctor import examine
 from tests.report.saved_steps import copies_of_rank_1, copy_step
@@ -56,10 +56,10 @@ def test_where_to_look_is_said_when_the_scheduler_is_on_another_host(tmp_path: P
 @pytest.mark.parametrize("command", [["events"], ["events", "--follow"], ["checkpoints", "--all"]])
 def test_what_reads_single_tables_says_it_too(tmp_path: Path, command: list[str]) -> None:
     found = ran(made(tmp_path / "a", ELSEWHERE), *command)
-    assert found.returncode == RecoveryPathError.exit_code
+    assert found.returncode == ROWS["RECOVERY_PATH"].exit_code
     assert "recovery status --connect 192.0.2.7:8118" in found.stderr
     lost = ran(made(tmp_path / "b", HERE), *command)
-    assert lost.returncode == StoreLostError.exit_code
+    assert lost.returncode == ROWS["STORE_LOST"].exit_code
 
 
 def test_who_rebuilds_the_store_of_a_healthy_job_is_told_where_it_is(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_verify_names_a_worker_s_store_that_is_damaged(tmp_path: Path) -> None:
 
 def test_verify_says_of_a_lost_store_that_it_is(tmp_path: Path) -> None:
     found = verified(made(tmp_path, HERE, HERE))
-    assert found.returncode == StoreLostError.exit_code
+    assert found.returncode == ROWS["STORE_LOST"].exit_code
     assert "recovery rebuild" in found.stderr
 
 

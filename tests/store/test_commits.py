@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from recovery.errors import StoreCorruptError, StoreRowsMissingError
+from recovery.errors import StoreError
 from recovery.store import connections
 from recovery.store.models import META
 from recovery.store.reader import read_scheduler
@@ -44,9 +44,9 @@ def test_a_damaged_end_of_the_log_is_noticed_and_can_be_accepted_once(tmp_path: 
     spoil_last_frame(tmp_path)
     (tmp_path / "scheduler.db-shm").unlink()
 
-    with pytest.raises(StoreRowsMissingError, match="holds 2 of 3 acknowledged writes"):
+    with pytest.raises(StoreError, match=r"STORE_ROWS_MISSING: .*holds 2 of 3 acknowledged writes"):
         SchedulerStore.open(tmp_path)
-    with pytest.raises(StoreRowsMissingError):
+    with pytest.raises(StoreError, match="STORE_ROWS_MISSING"):
         read_scheduler(tmp_path)
 
     store = SchedulerStore.open(tmp_path, accept_without_wal=True)
@@ -65,7 +65,7 @@ def test_an_older_copy_in_its_place_is_noticed(tmp_path: Path) -> None:
     killed_after(tmp_path, 2)
     SchedulerStore.open(tmp_path).close()
     shutil.copy(tmp_path / "backup", tmp_path / "scheduler.db")
-    with pytest.raises(StoreRowsMissingError, match="holds 1 of 3"):
+    with pytest.raises(StoreError, match=r"STORE_ROWS_MISSING: .*holds 1 of 3"):
         SchedulerStore.open(tmp_path)
 
 
@@ -99,7 +99,7 @@ def test_a_file_that_does_not_say_how_many_writes_it_holds_is_damaged(tmp_path: 
     with connection.begin():
         connection.execute(META.update().where(META.c.name == "commits").values(value="many"))
     connection.close()
-    with pytest.raises(StoreCorruptError, match="does not say how many writes it holds"):
+    with pytest.raises(StoreError, match=r"STORE_CORRUPT: .*does not say how many writes it holds"):
         SchedulerStore.open(tmp_path)
 
 
@@ -112,5 +112,5 @@ def test_a_file_of_before_the_count_is_counted_from_now_on(tmp_path: Path) -> No
     killed_after(tmp_path, 2)
     spoil_last_frame(tmp_path)
     (tmp_path / "scheduler.db-shm").unlink()
-    with pytest.raises(StoreRowsMissingError, match="holds 1 of 2"):
+    with pytest.raises(StoreError, match=r"STORE_ROWS_MISSING: .*holds 1 of 2"):
         SchedulerStore.open(tmp_path)

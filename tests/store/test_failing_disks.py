@@ -12,12 +12,7 @@ from sqlalchemy.exc import InvalidRequestError
 
 from recovery.core.ids import RunId
 from recovery.core.records import RunRecord
-from recovery.errors import (
-    RecoveryPathError,
-    StoreCorruptError,
-    StoreFullError,
-    StoreWriteError,
-)
+from recovery.errors import RecoveryError, RecoveryPathError, StoreError, StoreFullError
 from recovery.store import connections, engine, lock, paths, rows
 from recovery.store.repository import SchedulerStore
 from tests.store import samples
@@ -138,7 +133,7 @@ def test_a_lock_file_that_cannot_be_looked_at_is_an_error_of_the_write(
     with monkeypatch.context() as patched:
         patched.setattr(lock.OwnerLock, "_found", unreadable)
         with pytest.raises(
-            StoreWriteError, match=r"scheduler\.db\.lock cannot be looked at: Input/output error"
+            StoreError, match=r"STORE_WRITE: .*scheduler\.db\.lock cannot be looked at: Input/output error"
         ):
             store.apply([samples.event("1")], wall_ms=1)
     store.close()
@@ -146,7 +141,7 @@ def test_a_lock_file_that_cannot_be_looked_at_is_an_error_of_the_write(
 
 def test_a_value_that_cannot_be_stored_is_an_error_of_the_write(tmp_path: Path) -> None:
     store = SchedulerStore.open(tmp_path)
-    with pytest.raises(StoreWriteError):
+    with pytest.raises(StoreError, match="STORE_WRITE"):
         store.apply([RunRecord(run=RunId(2**70))], wall_ms=1)
     # After a failed write the files stay as they are.
     store.close()
@@ -159,7 +154,7 @@ def test_a_failed_clean_close_leaves_the_mark(tmp_path: Path, monkeypatch: pytes
     store.apply([samples.job()], wall_ms=1)
 
     def fail(self: object, *, dirty: bool) -> None:
-        raise StoreWriteError(path="p", reason="r")
+        raise StoreError("STORE_WRITE", path="p", reason="r")
 
     with monkeypatch.context() as patch:
         patch.setattr(engine.Database, "_mark", fail)
@@ -170,20 +165,23 @@ def test_a_failed_clean_close_leaves_the_mark(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("error", "reading", "kind"),
+    ("error", "reading", "code"),
     [
-        (sqlite3.OperationalError("database or disk is full"), False, StoreFullError),
-        (sqlite3.OperationalError("disk I/O error"), False, StoreWriteError),
-        (sqlite3.OperationalError("disk I/O error"), True, StoreCorruptError),
-        (sqlite3.DatabaseError("database disk image is malformed"), False, StoreCorruptError),
-        (PermissionError(13, "Permission denied"), False, RecoveryPathError),
-        (InvalidRequestError("in the middle of a transaction"), False, StoreWriteError),
+        (sqlite3.OperationalError("database or disk is full"), False, "STORE_FULL"),
+        (sqlite3.OperationalError("disk I/O error"), False, "STORE_WRITE"),
+        (sqlite3.OperationalError("disk I/O error"), True, "STORE_CORRUPT"),
+        (sqlite3.DatabaseError("database disk image is malformed"), False, "STORE_CORRUPT"),
+        (PermissionError(13, "Permission denied"), False, "RECOVERY_PATH"),
+        (InvalidRequestError("in the middle of a transaction"), False, "STORE_WRITE"),
     ],
 )
 def test_errors_of_sqlite_become_ours_at_one_border(
-    tmp_path: Path, error: Exception, reading: bool, kind: type[Exception]
+    tmp_path: Path, error: Exception, reading: bool, code: str
 ) -> None:
-    with pytest.raises(kind), connections.translated(tmp_path / "scheduler.db", reading=reading):
+    with (
+        pytest.raises(RecoveryError, match=code),
+        connections.translated(tmp_path / "scheduler.db", reading=reading),
+    ):
         raise error
 
 
@@ -192,7 +190,10 @@ def test_a_connection_that_was_given_up_opens_no_file_again(tmp_path: Path) -> N
     connection = connections.connect(path, wal=False)
     connection.invalidate()
 
-    with pytest.raises(StoreWriteError, match="has ended"), connections.translated(path, reading=False):
+    with (
+        pytest.raises(StoreError, match=r"STORE_WRITE: .*has ended"),
+        connections.translated(path, reading=False),
+    ):
         connection.begin()
     connection.close()
 
@@ -207,12 +208,12 @@ def test_a_damaged_page_is_found_at_open(tmp_path: Path) -> None:
     # Where its first rows lie.
     content[last_page + 8 : last_page + 12] = b"\x0f\xf0\x0f\xf0"
     path.write_bytes(content)
-    with pytest.raises(StoreCorruptError):
+    with pytest.raises(StoreError, match="STORE_CORRUPT"):
         SchedulerStore.open(tmp_path)
 
 
 def test_a_row_that_no_release_wrote_is_refused_although_its_digest_fits(tmp_path: Path) -> None:
     shape = rows.SHAPES[RunRecord]
     row = ["one", "", "", 1, rows._digest(shape, ["one", "", ""], 1)]
-    with pytest.raises(StoreCorruptError, match="no release wrote"):
+    with pytest.raises(StoreError, match=r"STORE_CORRUPT: .*no release wrote"):
         rows.record_of(RunRecord, row, tmp_path / "scheduler.db")

@@ -14,7 +14,7 @@ from sqlalchemy.util import LRUCache
 from recovery.core.copy_records import CopyState
 from recovery.core.ids import NodeId, RunId
 from recovery.core.records import CheckpointState, EventKind, EventRecord
-from recovery.errors import RecoveryPathError, StoreCorruptError
+from recovery.errors import RecoveryPathError, StoreError
 from recovery.store import snapshot
 from recovery.store.lock import owner_of
 from recovery.store.paths import scheduler_path
@@ -87,7 +87,7 @@ def test_a_changed_store_is_noticed_and_a_whole_one_is_not(path: Path) -> None:
     with closing(sqlite3.connect(scheduler_path(path))) as connection:
         connection.execute("UPDATE events SET reason = 'another' WHERE sequence = 2")
         connection.commit()
-    with pytest.raises(StoreCorruptError, match="sequence=2 of table events"):
+    with pytest.raises(StoreError, match=r"STORE_CORRUPT: .*sequence=2 of table events"):
         check_scheduler(path)
 
 
@@ -99,7 +99,7 @@ def test_damage_that_only_sqlite_sees_is_reported(path: Path, monkeypatch: pytes
             "UPDATE sqlite_master SET sql = 'CREATE INDEX by_kind ON events (reason)' WHERE name = 'by_kind'"
         )
         connection.commit()
-    with pytest.raises(StoreCorruptError, match="by_kind"):
+    with pytest.raises(StoreError, match=r"STORE_CORRUPT: .*by_kind"):
         check_scheduler(path)
 
 
@@ -110,7 +110,7 @@ def test_workers_files_are_listed_and_checked(path: Path) -> None:
     assert stored_workers(path) == ("worker_0", "worker_1")
     check_worker(path, "worker_1")
     (path / "workers" / "worker_1.db").write_bytes(b"")
-    with pytest.raises(StoreCorruptError, match="it is empty"):
+    with pytest.raises(StoreError, match=r"STORE_CORRUPT: .*it is empty"):
         check_worker(path, "worker_1")
 
 
@@ -135,7 +135,7 @@ def test_what_is_retired_is_history_and_checked_as_such(path: Path) -> None:
     store = SchedulerStore.open(path)
     assert store.load().checkpoints == (samples.checkpoint(step=10),)
     store.close()
-    with pytest.raises(StoreCorruptError, match="step=5"):
+    with pytest.raises(StoreError, match=r"STORE_CORRUPT: .*step=5"):
         check_scheduler(path)
 
 

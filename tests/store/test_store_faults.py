@@ -11,9 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from recovery.errors import (
-    StoreWalMissingError,
-)
+from recovery.errors import StoreError
 from recovery.store import connections
 from recovery.store.reader import read_events, read_scheduler
 from recovery.store.repository import SchedulerStore
@@ -114,7 +112,7 @@ def test_reading_does_not_hide_that_the_wal_is_missing(tmp_path: Path) -> None:
     assert read_scheduler(tmp_path, accept_without_wal=True).job is None
     assert read_events(tmp_path) == ()
 
-    with pytest.raises(StoreWalMissingError):
+    with pytest.raises(StoreError, match="STORE_WAL_MISSING"):
         SchedulerStore.open(tmp_path)
     (tmp_path / "saved").rename(tmp_path / "scheduler.db-wal")
     assert read_scheduler(tmp_path).job == job(5)

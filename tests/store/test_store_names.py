@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from recovery.errors import StoreWriteError
+from recovery.errors import StoreError
 from recovery.store.repository import SchedulerStore, WorkerStore
 from tests.store import samples
 
@@ -85,7 +85,7 @@ def test_an_owner_whose_lock_file_was_replaced_writes_no_more(tmp_path: Path) ->
     kept = lock.rename(tmp_path / "kept")
     lock.touch(mode=0o600)
 
-    with pytest.raises(StoreWriteError, match="was removed or replaced"):
+    with pytest.raises(StoreError, match=r"STORE_WRITE: .*was removed or replaced"):
         store.apply([samples.job()], wall_ms=1)
 
     assert kept.exists()

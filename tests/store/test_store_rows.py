@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection, create_engine
 
 from recovery.core.records import EventRecord, JobRecord, NodeState, Record, StepRecord
-from recovery.errors import StoreCorruptError, StoreWriteError
+from recovery.errors import StoreError
 from recovery.store import rows
 from recovery.store.contents import WorkerRecords
 from recovery.store.models import METADATA
@@ -148,7 +148,7 @@ def test_a_value_that_no_file_can_hold_fails_the_write(tmp_path: Path, value: ob
     store = SchedulerStore.open(tmp_path)
     bad = node(host=value) if isinstance(value, str) else node(pid=value)
 
-    with pytest.raises(StoreWriteError, match="cannot be stored"):
+    with pytest.raises(StoreError, match=r"STORE_WRITE: .*cannot be stored"):
         store.apply([job(), bad], wall_ms=WALL_MS)
 
     store.close()
@@ -170,7 +170,7 @@ def test_no_field_of_a_row_can_change_unseen() -> None:
             for new in (None, 0, 1, "", "another", old + 1 if isinstance(old, int) else f"{old} "):
                 if new == old and type(new) is type(old):
                     continue
-                with pytest.raises(StoreCorruptError) as caught:
+                with pytest.raises(StoreError, match="STORE_CORRUPT") as caught:
                     record_of(type(record), _in_order(type(record), {**row, column: new}), MEMORY)
                 assert f"of table {SHAPES[type(record)].table.name} " in str(caught.value)
 
@@ -179,7 +179,7 @@ def test_a_row_of_an_unknown_state_is_refused_although_its_digest_fits() -> None
     row = row_of(msgspec.convert({**msgspec.to_builtins(job()), "state": "running"}, JobRecord), WALL_MS)
     strange = msgspec.structs.replace(job(), state="paused")
 
-    with pytest.raises(StoreCorruptError, match="no release wrote"):
+    with pytest.raises(StoreError, match=r"STORE_CORRUPT: .*no release wrote"):
         record_of(JobRecord, _in_order(JobRecord, row_of(strange, WALL_MS)), MEMORY)
 
     assert record_of(JobRecord, _in_order(JobRecord, row), MEMORY) == job()

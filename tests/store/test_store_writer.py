@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from recovery.core.records import Record
-from recovery.errors import InvariantError, StoreError, StoreFullError, StoreWriteError
+from recovery.errors import InvariantError, StoreError, StoreFullError
 from recovery.store import writer as writer_module
 from recovery.store.reader import read_events
 from recovery.store.repository import SchedulerStore
@@ -185,7 +185,7 @@ def test_any_other_failure_stops_for_good_and_releases_nothing_more(tmp_path: Pa
     writer.submit([event(3)], "after")
 
     assert not writer.close(DEADLINE_S)
-    assert [type(error) for error in reports.failures] == [StoreWriteError]
+    assert [type(error) for error in reports.failures] == [StoreError]
     assert reports.tickets == ["before"]
     assert [line.event.step for line in read_events(tmp_path)] == [1]
     store.close()

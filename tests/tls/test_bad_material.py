@@ -13,7 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from recovery.errors import PasswordFileError, SecureChannelError
+from recovery.errors import ChannelFileError, SecureChannelError
 from recovery.tls import checked_files, config_file, material
 from recovery.tls.side import Side
 from tests.needs import needs_root, needs_tool
@@ -346,7 +346,7 @@ def test_a_password_file_that_holds_no_password_is_refused(tmp_path: Path, data:
     path = tmp_path / "password"
     path.write_bytes(data)
     path.chmod(0o600)
-    with pytest.raises(PasswordFileError, match=says) as caught:
+    with pytest.raises(ChannelFileError, match=f"PASSWORD_FILE: .*{says}") as caught:
         checked_files.read_password(path, "MS_CLIENT_PASSWORD_FILE")
 
     assert "MS_CLIENT_PASSWORD_FILE" in str(caught.value)
@@ -367,13 +367,9 @@ def test_the_rows_are_many_and_differ() -> None:
 
 
 def test_every_code_of_the_material_has_a_row() -> None:
-    from recovery.errors import CertificateError, ChannelFileError, ChannelSettingError
+    from recovery.errors import CertificateError, ChannelSettingError
 
-    kinds = [
-        *ChannelSettingError.__subclasses__(),
-        *ChannelFileError.__subclasses__(),
-        *CertificateError.__subclasses__(),
-    ]
+    rows = (*ChannelSettingError.rows, *ChannelFileError.rows, *CertificateError.rows)
     elsewhere = {"FILE_OWNER", "PASSWORD_FILE", "CONFIG_HOST_EMPTY", "TLS_SIG_WEAK"}
 
-    assert {kind.code for kind in kinds} - elsewhere == {row.code for row in ROWS}
+    assert {row.code for row in rows} - elsewhere == {row.code for row in ROWS}

@@ -7,7 +7,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import ExtensionOID
 
-from recovery.errors import IdentityError
+from recovery.errors import CertificateError
 from recovery.tls.identity import identity_of
 from tests.tls import made
 
@@ -39,5 +39,5 @@ def test_a_name_that_can_be_read_counts() -> None:
 
 @pytest.mark.parametrize("names", [_URI + _EDI_PARTY, _URI + b"\x87\x03\x01\x02\x03", b"\x05\x00"])
 def test_a_certificate_whose_names_cannot_be_read_names_nobody_that_is_let_in(names: bytes) -> None:
-    with pytest.raises(IdentityError, match="cannot be read"):
+    with pytest.raises(CertificateError, match=r"TLS_IDENTITY: .*cannot be read"):
         identity_of(_named(names))

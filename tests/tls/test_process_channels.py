@@ -10,7 +10,7 @@ import pytest
 
 from recovery import clock, config
 from recovery.config import SecureChannel
-from recovery.errors import ConfigTlsIncompleteError, SecureChannelError, SettingTypeError, UsageError
+from recovery.errors import ChannelSettingError, SecureChannelError, SettingError, UsageError
 from recovery.tls import process_channels
 from recovery.tls.process_channels import Arguments
 from recovery.tls.side import Side
@@ -94,7 +94,7 @@ def test_files_without_the_switch_are_said_to_have_no_effect() -> None:
 
 
 def test_the_switch_without_a_file_is_refused() -> None:
-    with pytest.raises(ConfigTlsIncompleteError, match="recovery certs init DIR"):
+    with pytest.raises(ChannelSettingError, match=r"CONFIG_TLS_INCOMPLETE: .*recovery certs init DIR"):
         process_channels.channel_of(SecureChannel(enabled=True), Side.CLIENT)
 
 
@@ -124,7 +124,7 @@ def test_a_password_file_that_others_can_read_is_refused(world: World, mode: int
 def test_an_argument_of_another_type_is_refused_and_no_password_is_shown(
     given: dict[str, object], says: str
 ) -> None:
-    with pytest.raises(SettingTypeError) as caught:
+    with pytest.raises(SettingError, match="SETTING_TYPE") as caught:
         process_channels.give(**given)
 
     assert says in str(caught.value)
@@ -190,5 +190,5 @@ def test_a_framework_is_given_the_same_for_connections_of_its_own(world: World) 
     }
     one_missing = SecureChannel(enabled=True, config_file=place.config, client_password_file=password)
     assert process_channels.arguments_of(one_missing)["server_password"] is None
-    with pytest.raises(ConfigTlsIncompleteError):
+    with pytest.raises(ChannelSettingError, match="CONFIG_TLS_INCOMPLETE"):
         process_channels.arguments_of(SecureChannel(enabled=True))

@@ -13,7 +13,13 @@ from torch.distributed.tensor import Shard
 
 from recovery.checkpoint.contribution import Layout
 from recovery.cli.export_weights import export_weights
-from recovery.errors import CheckpointDigestError, CheckpointManifestError, CheckpointStateError, UsageError
+from recovery.errors import (
+    ROWS,
+    CheckpointDigestError,
+    CheckpointManifestError,
+    CheckpointStateError,
+    UsageError,
+)
 from recovery.torch import TrainState
 from tests.torch.sharded_world import export, known, save, save_all
 
@@ -78,7 +84,7 @@ def test_the_command_says_what_is_wrong_and_of_no_plan(tmp_path: Path) -> None:
     path = tmp_path / "ckpt/1/train-1_10.ckpt"
     path.write_bytes(path.read_bytes()[:-1])
     done = export(tmp_path / "ckpt", tmp_path / "weights")
-    assert done.returncode == CheckpointManifestError.exit_code
+    assert done.returncode == ROWS["CHECKPOINT_MANIFEST"].exit_code
     reason = "of step 10, saved by 2 ranks, the files of rank 1 cannot be read from here"
     assert done.stderr == f"CHECKPOINT_MANIFEST: {tmp_path / 'ckpt'}: no step is whole: {reason}.\n"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from recovery.errors import SettingRangeError, SettingTypeError
+from recovery.errors import SettingError
 from recovery.training.checkpoint_config import CheckpointConfig
 
 
@@ -61,7 +61,7 @@ def test_steps_win_over_seconds_and_the_number_over_minutes(
 
 @pytest.mark.parametrize("nothing", [None, 0])
 def test_all_none_or_zero_is_refused(nothing: int | None) -> None:
-    with pytest.raises(SettingRangeError, match="can't be all None or 0"):
+    with pytest.raises(SettingError, match=r"SETTING_RANGE: .*can't be all None or 0"):
         CheckpointConfig(nothing, nothing, nothing, nothing)
 
 
@@ -75,7 +75,9 @@ _NUMBERS = (
 
 @pytest.mark.parametrize("field", _NUMBERS)
 def test_a_negative_number_is_refused_by_name(field: str) -> None:
-    with pytest.raises(SettingRangeError, match=f"{field}=-1: must be a whole number from 0") as caught:
+    with pytest.raises(
+        SettingError, match=f"SETTING_RANGE: .*{field}=-1: must be a whole number from 0"
+    ) as caught:
         CheckpointConfig(**{field: -1})  # type: ignore[arg-type]  # one of many fields
     assert caught.value.parts["field"] == field
 
@@ -83,14 +85,16 @@ def test_a_negative_number_is_refused_by_name(field: str) -> None:
 @pytest.mark.parametrize("field", [*_NUMBERS, "integrated_save", "async_save"])
 @pytest.mark.parametrize("value", ["5", 1.5, [5]])
 def test_another_type_is_refused_by_name(field: str, value: Any) -> None:
-    with pytest.raises(SettingTypeError, match=f"{field}=.*must be .*not {type(value).__name__}") as caught:
+    with pytest.raises(
+        SettingError, match=f"SETTING_TYPE: .*{field}=.*must be .*not {type(value).__name__}"
+    ) as caught:
         CheckpointConfig(**{field: value})
     assert caught.value.parts["value"] == value
 
 
 @pytest.mark.parametrize(("field", "value"), [("keep_checkpoint_max", True), ("integrated_save", 1)])
 def test_true_is_no_number_and_one_no_switch(field: str, value: Any) -> None:
-    with pytest.raises(SettingTypeError):
+    with pytest.raises(SettingError, match="SETTING_TYPE"):
         CheckpointConfig(**{field: value})
 
 
@@ -109,12 +113,16 @@ def test_recovery_takes_what_keeps_two_or_goes_by_minutes(config: CheckpointConf
 
 @pytest.mark.parametrize("kept", [1, 0, None])
 def test_recovery_refuses_to_keep_only_one_and_names_the_reason(kept: int | None) -> None:
-    with pytest.raises(SettingRangeError, match=r"keep_checkpoint_max=1: must be at least 2 .*half-way"):
+    with pytest.raises(
+        SettingError, match=r"SETTING_RANGE: .*keep_checkpoint_max=1: must be at least 2 .*half-way"
+    ):
         CheckpointConfig(keep_checkpoint_max=kept).check_for_recovery()
 
 
 def test_recovery_refuses_a_configuration_without_a_time_to_save() -> None:
-    with pytest.raises(SettingRangeError, match=r"save_checkpoint_steps=0: .*nothing to go back to"):
+    with pytest.raises(
+        SettingError, match=r"SETTING_RANGE: .*save_checkpoint_steps=0: .*nothing to go back to"
+    ):
         CheckpointConfig(save_checkpoint_steps=0).check_for_recovery()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from recovery.errors import CheckpointNotSharedError, GenerationInterrupted
+from recovery.errors import CheckpointError, GenerationInterrupted
 from recovery.training.shared_directory import Note, SharedDirectory
 
 NOTE = Note(job="j", run=1, generation=3, world_size=2, rank=0)
@@ -48,7 +48,7 @@ def test_a_note_that_is_not_the_other_ranks_own_of_now_does_not_count(tmp_path: 
         of(tmp_path, 1, generation=2).leave_note()
     elif other == "damaged":
         (tmp_path / ".train.rank1.here").write_bytes(b"\xff{")
-    with pytest.raises(CheckpointNotSharedError, match=r"rank 0 has not seen .* ranks \[1\]"):
+    with pytest.raises(CheckpointError, match=r"CHECKPOINT_NOT_SHARED: .*rank 0 has not seen .* ranks \[1\]"):
         first.await_others(goes_on, 0)
 
 

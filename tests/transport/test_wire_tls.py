@@ -15,7 +15,7 @@ import pytest
 from recovery import clock
 from recovery.core.ids import NodeId
 from recovery.core.principals import AuthMethod, Kind, Principal
-from recovery.errors import ConfigJsonError
+from recovery.errors import ChannelSettingError
 from recovery.tls.channel import Channel, Note
 from recovery.tls.side import Side
 from recovery.transport import peer_certificates
@@ -153,7 +153,7 @@ def test_no_name_is_one_that_every_certificate_has(world: World) -> None:
 
     async def main() -> None:
         async with secure(world) as (_, port):
-            with pytest.raises(ConfigJsonError):
+            with pytest.raises(ChannelSettingError, match="CONFIG_JSON"):
                 await node(world, port).join("w0")
 
     run(main())

@@ -19,7 +19,7 @@ from recovery.core.ids import NodeId, Rank, RunId
 from recovery.core.rules import Rules
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.effects import Connect, Disconnect, FindCheckpoints, WorkerEffect
-from recovery.errors import WorkerBrokenError
+from recovery.errors import ROWS
 from recovery.objects.store import opened
 from recovery.objects.uploads import Uploads
 from recovery.store.reader import read_worker
@@ -284,6 +284,6 @@ def test_a_worker_whose_connection_thread_breaks_ends_with_a_name(when: str) -> 
     assert ("str: AssertionError" if when == "stimulus" else "ValueError: a mistake of the program") in said
     if when != "start":
         assert "WORKER_BROKEN: a fault of the engine" in said
-        assert done.returncode == WorkerBrokenError.exit_code
+        assert done.returncode == ROWS["WORKER_BROKEN"].exit_code
     else:
-        assert "WorkerBrokenError" in done.stderr
+        assert "WORKER_BROKEN" in done.stderr

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from recovery.core.worker.stimuli import Hangs
-from recovery.errors import ProcessNotReplacedError
+from recovery.errors import ROWS
 from recovery.worker.exec_in_place import (
     HANGS_VARIABLE,
     TOKEN_VARIABLE,
@@ -44,7 +44,7 @@ def test_what_was_counted_is_taken_out_of_the_environment(
 def test_a_process_whose_interpreter_is_gone_ends_instead_of_hanging_on_with_its_rank(tmp_path: Path) -> None:
     done = run_module(f"tests.worker.replaced_child {tmp_path}")
 
-    assert done.returncode == ProcessNotReplacedError.exit_code
+    assert done.returncode == ROWS["PROCESS_NOT_REPLACED"].exit_code
     assert (
         f"PROCESS_NOT_REPLACED: {tmp_path}/python cannot take this process over" in done.stdout + done.stderr
     )

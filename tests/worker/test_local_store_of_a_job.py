@@ -11,7 +11,7 @@ import pytest
 from recovery.core.effects import Persist
 from recovery.core.ids import NodeId, RunId
 from recovery.core.records import DirectoryRecord, StepRecord
-from recovery.errors import RecoveryError, StoreGoneError, StoreVersionError
+from recovery.errors import RecoveryError, StoreError, StoreVersionError
 from recovery.store.reader import read_worker
 from recovery.store.repository import WorkerStore
 from recovery.worker import local_store
@@ -143,7 +143,7 @@ def test_a_store_that_was_taken_away_is_reported_and_written_no_more(tmp_path: P
 
     run(main())
 
-    assert [type(failure) for failure in failures] == [StoreGoneError]
+    assert [type(failure) for failure in failures] == [StoreError]
     assert not (tmp_path / "workers/worker_0.db").exists()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection, select
 
-from recovery.errors import StoreCorruptError, StoreVersionError
+from recovery.errors import StoreError, StoreVersionError
 from recovery.store.models import VERSION
 
 REVISIONS = ("0001", "0002", "0003", "0004", "0005")
@@ -37,13 +37,13 @@ def migrate(
 
     Raises:
         StoreVersionError: the file's revision is none of `revisions`: a newer release wrote it.
-        StoreCorruptError: the file does not say its revision.
+        StoreError: the file does not say its revision.
     """
     with connection.begin():
         found = connection.execute(select(VERSION.c.version_num)).scalars().all()
         if len(found) != 1:
-            raise StoreCorruptError(
-                path=str(path), reason=f"it names {len(found)} schema revisions instead of 1"
+            raise StoreError(
+                "STORE_CORRUPT", path=str(path), reason=f"it names {len(found)} schema revisions instead of 1"
             )
         if found[0] not in revisions:
             raise StoreVersionError(path=str(path), found=found[0], known=revisions[-1])
