@@ -168,6 +168,27 @@ def test_a_worker_names_what_is_wrong_with_a_scheduler(
     assert said.startswith(f"{code}: "), said
 
 
+@pytest.mark.parametrize(
+    ("verify_code", "message", "code"),
+    [
+        (3, "unable to get certificate CRL", "TLS_CRL_MISSING_ISSUER"),
+        (8, "CRL signature failure", "TLS_UNKNOWN_CA"),
+        (11, "CRL is not yet valid", "TLS_CERT_NOT_YET_VALID"),
+        (12, "CRL has expired", "TLS_CRL_EXPIRED"),
+        (24, "invalid CA certificate", "TLS_CERTIFICATE"),
+        (44, "Different CRL scope", "TLS_CERTIFICATE"),
+        (67, "CA certificate key too weak", "TLS_KEY_WEAK"),
+    ],
+)
+def test_what_openssl_verifies_is_named_by_its_number(verify_code: int, message: str, code: str) -> None:
+    error = ssl.SSLCertVerificationError(1, "[SSL: CERTIFICATE_VERIFY_FAILED]")
+    error.verify_code, error.verify_message = verify_code, message
+
+    for side in Side:
+        assert why(error, side).startswith(f"{code}: ")
+        assert why(error, side).endswith(f" ({message})")
+
+
 def test_a_worker_names_a_scheduler_that_speaks_no_tls(world: World) -> None:
     said = named(world.context(Side.CLIENT), b"HTTP/1.1 400 Bad Request\r\n\r\n" * 9, Side.CLIENT)
 
