@@ -9,8 +9,15 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.utils import CryptographyDeprecationWarning
 
-from recovery.errors import CertificateError, ChannelFileError
-from recovery.tls.certificates import UNREADABLE, check_strength, day, is_authority, look_into, subject_of
+from recovery.errors import ChannelFileError
+from recovery.tls.certificates import (
+    UNREADABLE,
+    check_strength,
+    check_time,
+    is_authority,
+    look_into,
+    subject_of,
+)
 from recovery.tls.checked_files import read_public
 
 
@@ -50,17 +57,5 @@ def read(path: Path, now: datetime.datetime) -> tuple[x509.Certificate, ...]:
 def _check(one: x509.Certificate, file: str, now: datetime.datetime) -> None:
     if not is_authority(one):
         raise ChannelFileError("CA_NOT_CA", file=file, subject=subject_of(one))
-    if now > one.not_valid_after_utc:
-        days = (now - one.not_valid_after_utc).days
-        raise CertificateError(
-            "TLS_CA_EXPIRED", file=file, subject=subject_of(one), date=day(one.not_valid_after_utc), days=days
-        )
-    if now < one.not_valid_before_utc:
-        raise CertificateError(
-            "TLS_CERT_NOT_YET_VALID",
-            file=file,
-            subject=subject_of(one),
-            date=day(one.not_valid_before_utc),
-            now=day(now),
-        )
+    check_time(one, file=file, now=now, expired="TLS_CA_EXPIRED")
     check_strength(one, file=file)

@@ -70,13 +70,12 @@ def read(path: Path, password: bytes | None, *, field: str, argument: str) -> Bu
         ) from None
     chain = tuple(one for one in others if is_authority(one))
     leaves = [one for one in others if not is_authority(one)]
+    # OpenSSL looks for the certificate of the key, and gives none where none is.
     if found.cert is None:
         if not leaves:
             raise ChannelFileError("P12_NO_CERT", file=file, field=field)
         raise ChannelFileError("P12_KEY_MISMATCH", file=file, field=field, subject=subject_of(leaves[0]))
     certificate = found.cert.certificate
-    if certificate.public_key() != found.key.public_key():
-        raise ChannelFileError("P12_KEY_MISMATCH", file=file, field=field, subject=subject_of(certificate))
     if leaves:
         raise ChannelFileError("P12_EXTRA_LEAF", file=file, field=field, subject=subject_of(leaves[0]))
     return Bundle(file, found.key, certificate, chain)
@@ -91,19 +90,14 @@ def _opened(
         raise ChannelFileError("P12_FORMAT", file=file, field=field, reason="it is PEM", next_step=_NOT_OURS)
     if _opens(data, None) is not None:
         raise ChannelFileError("P12_UNENCRYPTED", file=file, field=field)
-    if not password:
-        if not _is_pkcs12(data):
-            raise ChannelFileError(
-                "P12_FORMAT", file=file, field=field, reason="it is cut, or something else", next_step=_AGAIN
-            )
-        raise ChannelFileError("P12_PASSWORD_MISSING", file=file, field=field, argument=argument)
-    found = _opens(data, password)
+    found = _opens(data, password) if password else None
     if found is not None:
         return found
     if not _is_pkcs12(data):
-        raise ChannelFileError(
-            "P12_FORMAT", file=file, field=field, reason="it is cut, or something else", next_step=_AGAIN
-        )
+        reason = "it is cut, or something else"
+        raise ChannelFileError("P12_FORMAT", file=file, field=field, reason=reason, next_step=_AGAIN)
+    if not password:
+        raise ChannelFileError("P12_PASSWORD_MISSING", file=file, field=field, argument=argument)
     raise ChannelFileError("P12_PASSWORD_OR_CORRUPT", file=file, field=field, argument=argument)
 
 

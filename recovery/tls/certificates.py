@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import warnings
 from collections.abc import Sequence
+from typing import TypeVar
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -17,6 +18,7 @@ RSA_BITS_MIN = 2_048
 EC_BITS_MIN = 256
 _WEAK_DIGESTS = ("md5", "sha1")
 _DEPTH_MAX = 8
+_Kind = TypeVar("_Kind", bound=x509.ExtensionType)
 _SERVER, _CLIENT = "serverAuth", "clientAuth"
 _USAGES = {_SERVER: ExtendedKeyUsageOID.SERVER_AUTH, _CLIENT: ExtendedKeyUsageOID.CLIENT_AUTH}
 
@@ -93,14 +95,16 @@ def check_leaf(
     if is_authority(certificate):
         raise CertificateError("TLS_LEAF_IS_CA", file=file, subject=subject_of(certificate))
     usage = _SERVER if server else _CLIENT
-    if _USAGES[usage] not in _extended_usages(certificate):
+    if _USAGES[usage] not in (extension_of(certificate, x509.ExtendedKeyUsage) or ()):
         raise CertificateError(
             "TLS_EKU", file=file, field=field, subject=subject_of(certificate), usage=usage
         )
 
 
-def check_time(certificate: x509.Certificate, *, file: str, now: datetime.datetime) -> None:
-    """Refuse one that is not valid now."""
+def check_time(
+    certificate: x509.Certificate, *, file: str, now: datetime.datetime, expired: str = "TLS_CERT_EXPIRED"
+) -> None:
+    """Refuse one that is not valid now; `expired` is the code of one that was."""
     begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if now < begin:
         raise CertificateError(
@@ -111,13 +115,8 @@ def check_time(certificate: x509.Certificate, *, file: str, now: datetime.dateti
             now=day(now),
         )
     if now > end:
-        raise CertificateError(
-            "TLS_CERT_EXPIRED",
-            file=file,
-            subject=subject_of(certificate),
-            date=day(end),
-            days=(now - end).days,
-        )
+        days = (now - end).days
+        raise CertificateError(expired, file=file, subject=subject_of(certificate), date=day(end), days=days)
 
 
 def check_strength(certificate: x509.Certificate, *, file: str) -> None:
@@ -144,29 +143,36 @@ def check_strength(certificate: x509.Certificate, *, file: str) -> None:
         )
 
 
+def extension_of(
+    holder: x509.Certificate | x509.CertificateRevocationList, kind: type[_Kind]
+) -> _Kind | None:
+    """An extension of a certificate or a list; None: it has none of that kind.
+
+    Raises:
+        Exception: one of UNREADABLE: nobody has looked into it, and its extensions cannot be read.
+    """
+    try:
+        return holder.extensions.get_extension_for_class(kind).value
+    except x509.ExtensionNotFound:
+        return None
+
+
 def is_authority(certificate: x509.Certificate) -> bool:
     """Whether its basic constraints say so."""
-    try:
-        return bool(certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca)
-    except (x509.ExtensionNotFound, *UNREADABLE):
-        return False
+    found = extension_of(certificate, x509.BasicConstraints)
+    return found is not None and found.ca
 
 
 def may_sign_lists(certificate: x509.Certificate) -> bool:
     """Whether its key usage allows to sign revocation lists; without the extension nothing is restricted."""
-    try:
-        return bool(certificate.extensions.get_extension_for_class(x509.KeyUsage).value.crl_sign)
-    except x509.ExtensionNotFound:
-        return True
+    found = extension_of(certificate, x509.KeyUsage)
+    return found is None or found.crl_sign
 
 
 def has_name(certificate: x509.Certificate) -> bool:
     """Whether a client could check an address or name of it."""
-    try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        return False
-    return bool(names.get_values_for_type(x509.DNSName) or names.get_values_for_type(x509.IPAddress))
+    names = extension_of(certificate, x509.SubjectAlternativeName)
+    return names is not None and any(isinstance(name, (x509.DNSName, x509.IPAddress)) for name in names)
 
 
 def key_id(certificate: x509.Certificate) -> str:
@@ -176,11 +182,8 @@ def key_id(certificate: x509.Certificate) -> str:
 
 def wanted_key_id(certificate: x509.Certificate) -> str:
     """The first bytes of the identifier of the key that has signed it, or `unknown`."""
-    try:
-        found = certificate.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value
-    except (x509.ExtensionNotFound, *UNREADABLE):
-        return "unknown"
-    return found.key_identifier.hex()[:16] if found.key_identifier else "unknown"
+    found = extension_of(certificate, x509.AuthorityKeyIdentifier)
+    return found.key_identifier.hex()[:16] if found is not None and found.key_identifier else "unknown"
 
 
 def signed_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
@@ -213,10 +216,3 @@ def chain_of(
             return None
         chain.append(above)
     return None
-
-
-def _extended_usages(certificate: x509.Certificate) -> list[x509.ObjectIdentifier]:
-    try:
-        return list(certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value)
-    except x509.ExtensionNotFound:
-        return []

@@ -10,7 +10,7 @@ from cryptography import x509
 from recovery.core.ids import NodeId
 from recovery.core.message_fields import NODE_ID_PATTERN
 from recovery.errors import CertificateError
-from recovery.tls.certificates import UNREADABLE, subject_of
+from recovery.tls.certificates import UNREADABLE, extension_of, subject_of
 
 NODE, ROLE = "ft-node:", "ft-role:"
 ROLES = ("scheduler", "worker", "pserver", "launcher", "viewer")
@@ -49,12 +49,10 @@ def identity_of(certificate: x509.Certificate, *, file: str = "the peer's certif
 def _uris(certificate: x509.Certificate, file: str) -> list[str]:
     """The URIs among the subject alternative names. What OpenSSL lets in and we cannot read may name somebody all the same."""
     try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        return []
+        names = extension_of(certificate, x509.SubjectAlternativeName)
     except UNREADABLE as error:
         raise _refused(certificate, file, "?", f"its extensions cannot be read ({error})") from error
-    return names.get_values_for_type(x509.UniformResourceIdentifier)
+    return names.get_values_for_type(x509.UniformResourceIdentifier) if names is not None else []
 
 
 def _only(prefix: str, names: list[str], certificate: x509.Certificate, file: str) -> str | None:

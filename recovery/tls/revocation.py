@@ -12,7 +12,15 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from recovery.errors import CertificateError, ChannelFileError
-from recovery.tls.certificates import UNREADABLE, day, may_sign_lists, printable, serial_of, subject_of
+from recovery.tls.certificates import (
+    UNREADABLE,
+    day,
+    extension_of,
+    may_sign_lists,
+    printable,
+    serial_of,
+    subject_of,
+)
 from recovery.tls.checked_files import read_public
 
 List = x509.CertificateRevocationList
@@ -92,9 +100,10 @@ def _entry_of(certificate: x509.Certificate, one: List) -> x509.RevokedCertifica
 def number_of(one: List) -> int | None:
     """The number of a list, which rises with each that the authority publishes; None: it has none."""
     try:
-        return one.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
-    except (x509.ExtensionNotFound, *UNREADABLE):
+        found = extension_of(one, x509.CRLNumber)
+    except UNREADABLE:
         return None
+    return None if found is None else found.crl_number
 
 
 def pem_of(lists: Sequence[List]) -> str:
