@@ -44,10 +44,7 @@ from recovery.errors.cluster import (
     ProtocolError,
     RegistrationError,
 )
-from recovery.errors.settings import (
-    SettingError,
-    UsageError,
-)
+from recovery.errors.settings import SettingError, UsageError
 from recovery.errors.storage import (
     CheckpointDigestError,
     CheckpointError,
@@ -61,12 +58,7 @@ from recovery.errors.storage import (
     StoreLostError,
     StoreVersionError,
 )
-from recovery.errors.tls import (
-    CertificateError,
-    ChannelFileError,
-    ChannelSettingError,
-    SecureChannelError,
-)
+from recovery.errors.tls import CertificateError, ChannelFileError, ChannelSettingError, SecureChannelError
 
 __all__ = (
     "ROWS",
