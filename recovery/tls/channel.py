@@ -126,30 +126,23 @@ class Channel:
     def _expiring(self, now: datetime.datetime) -> list[Note]:
         found = self.material
         files = found.files
-        ends: list[tuple[str, str, datetime.datetime | None]] = [
-            (
-                certificates.subject_of(found.own.certificate),
-                found.own.file,
-                found.own.certificate.not_valid_after_utc,
-            )
+        held = [
+            (found.own.certificate, found.own.file),
+            *((one, str(files.ca_cert)) for one in found.trusted),
         ]
-        ends += [
-            (certificates.subject_of(one), str(files.ca_cert), one.not_valid_after_utc)
-            for one in found.trusted
-        ]
+        ends = [(f"{certificates.subject_of(one)} in {file}", one.not_valid_after_utc) for one, file in held]
         notes = [
             note
-            for subject, file, end in ends
-            if end is not None
-            and end - now <= files.expire_warning_days * _DAY
-            and (note := self._once_a_day(f"{subject} in {file}", end, now)) is not None
+            for what, end in ends
+            if end - now <= files.expire_warning_days * _DAY
+            and (note := self._once_a_day(what, end, now)) is not None
         ]
         for one in found.lists:
-            end, span = one.next_update_utc, one.last_update_utc
+            until, since = one.next_update_utc, one.last_update_utc
             # A list may be renewed every day: what counts is the last tenth of its time.
-            if end is not None and now > end - (end - span) / 10:
+            if until is not None and now > until - (until - since) / 10:
                 name = f"the list of {certificates.printable(one.issuer)} in {files.crl}"
-                note = self._once_a_day(name, end, now)
+                note = self._once_a_day(name, until, now)
                 notes += [note] if note is not None else []
         return notes
 

@@ -32,14 +32,13 @@ from recovery.tls.host_names import is_host
 from recovery.tls.identity import NODE, ROLE
 from recovery.tls.revocation import number_of
 
-CA, CA_KEY, LIST, PASSWORD, CONFIG, ISSUED = (
-    "ca.crt",
-    "ca.key",
-    "crl.pem",
-    "password",
-    "config.json",
-    "issued",
+CA, CA_KEY, LIST = "ca.crt", "ca.key", "crl.pem"
+PASSWORD, CONFIG, ISSUED = "password", "config.json", "issued"
+_USAGES = (
+    *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement"),
+    *("key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
 )
+"""All that X.509 knows: each is granted or not."""
 _CLOCKS_APART = datetime.timedelta(minutes=5)
 """Between the clock of this host and those of the others: nothing is valid later than they think it is now."""
 _CA_DAYS = 3_650
@@ -70,6 +69,7 @@ class Authority:
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise _no_authority(place)
         self._key = key
+        self._key_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
 
     def issue(
         self,
@@ -94,18 +94,14 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         alternative = [*(x509.UniformResourceIdentifier(one) for one in uris), *map(_general_name, hosts)]
         builder = (
-            _builder(name, self._now, days)
+            _builder(name, key, self._now, days)
             .issuer_name(self.certificate.subject)
-            .public_key(key.public_key())
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(x509.KeyUsage(**_usage(digital_signature=True)), critical=True)
+            .add_extension(_usage("digital_signature"), critical=True)
             .add_extension(
                 x509.ExtendedKeyUsage(_BOTH if server else [ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
             )
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False
-            )
+            .add_extension(self._key_id, critical=False)
         )
         if alternative:
             builder = builder.add_extension(x509.SubjectAlternativeName(alternative), critical=False)
@@ -131,9 +127,7 @@ class Authority:
             .last_update(self._now - _CLOCKS_APART)
             .next_update(self._now + datetime.timedelta(days=_CRL_DAYS))
             .add_extension(x509.CRLNumber(number), critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False
-            )
+            .add_extension(self._key_id, critical=False)
         )
         for one in revoked:
             builder = builder.add_revoked_certificate(one)
@@ -324,12 +318,10 @@ def _write_authority(place: Path, password: bytes, now: datetime.datetime) -> No
     key = ec.generate_private_key(ec.SECP256R1())
     name = f"recovery authority {secrets.token_hex(4)}"
     certificate = (
-        _builder(name, now, _CA_DAYS)
+        _builder(name, key, now, _CA_DAYS)
         .issuer_name(_name(name))
-        .public_key(key.public_key())
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(x509.KeyUsage(**_usage(key_cert_sign=True, crl_sign=True)), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(_usage("key_cert_sign", "crl_sign"), critical=True)
         .sign(key, hashes.SHA256())
     )
     secret = key.private_bytes(
@@ -341,13 +333,17 @@ def _write_authority(place: Path, password: bytes, now: datetime.datetime) -> No
     write(place / CA, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
 
 
-def _builder(name: str, now: datetime.datetime, days: int) -> x509.CertificateBuilder:
+def _builder(
+    name: str, key: ec.EllipticCurvePrivateKey, now: datetime.datetime, days: int
+) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
         .subject_name(_name(name))
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _CLOCKS_APART)
         .not_valid_after(now + datetime.timedelta(days=days))
+        .public_key(key.public_key())
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
 
 
@@ -362,19 +358,8 @@ def _general_name(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def _usage(**granted: bool) -> dict[str, bool]:
-    names = (
-        "digital_signature",
-        "content_commitment",
-        "key_encipherment",
-        "data_encipherment",
-        "key_agreement",
-        "key_cert_sign",
-        "crl_sign",
-        "encipher_only",
-        "decipher_only",
-    )
-    return {name: granted.get(name, False) for name in names}
+def _usage(*granted: str) -> x509.KeyUsage:
+    return x509.KeyUsage(**{name: name in granted for name in _USAGES})
 
 
 def _no_authority(place: Path) -> UsageError:
