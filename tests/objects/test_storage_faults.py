@@ -24,6 +24,7 @@ from tests.objects.test_disks_lost import (
     ends_as_undisturbed,
     environment_of,
     held_up,
+    jobs_in,
     lose_disks,
 )
 
@@ -62,7 +63,7 @@ def steps_of(line_start: str, log: str) -> list[int]:
 
 def check_all_whole(store: ObjectStore, tmp_path: Path) -> None:
     """Every step that counts comes back, for every rank, as its commit names it."""
-    for job in store.names(""):
+    for job in jobs_in(store):
         seen = commits.steps(store, job, 1)
         assert seen
         for at in seen:
@@ -156,7 +157,7 @@ def test_a_torn_download_is_refused_and_said(
     with held_up(tmp_path, s3_address) as (cluster, store):
         cluster.kill(*cluster.names, "sched")
         lose_disks(tmp_path)
-        [job] = store.names("")
+        [job] = jobs_in(store)
         newest, before = commits.steps(store, job, 1)[:2]
         assert newest.step == SAVED
         proxy.set(
@@ -192,7 +193,7 @@ def test_damage_of_one_rank_s_part_makes_all_ranks_take_the_step_before(
     with held_up(tmp_path, s3_address) as (cluster, store):
         cluster.kill(*cluster.names, "sched")
         lose_disks(tmp_path)
-        [job] = store.names("")
+        [job] = jobs_in(store)
         newest, before = commits.steps(store, job, 1)[:2]
         commit = commits.read(store, job, 1, newest)
         assert commit is not None
@@ -226,8 +227,8 @@ def test_two_jobs_of_one_prefix_leave_each_other_alone(tmp_path: Path, s3_addres
     ):
         one.start()
         other.start()
-        one.wait(lambda: len(store.names("")) == 2, "both jobs")
-        jobs = store.names("")
+        one.wait(lambda: len(jobs_in(store)) == 2, "both jobs")
+        jobs = jobs_in(store)
         one.wait(lambda: all(SAVED in steps_there(store, job) for job in jobs), "commits in the store")
         for cluster in (one, other):
             cluster.kill(*cluster.names, "sched")
