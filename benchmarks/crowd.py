@@ -38,7 +38,7 @@ from recovery import clock
 from recovery.core import messages as m
 from recovery.core.ids import Generation, Incarnation, NodeId, RequestId, RunId
 from recovery.core.policy.backoff import next_dial_ms
-from recovery.core.principals import Kind
+from recovery.core.principals import PrincipalKind
 from recovery.core.rules import Rules
 from recovery.tls import issue
 from recovery.tls.channel import Channel
@@ -107,7 +107,7 @@ class Worker:
             rules=self._rules,
             on_message=self._hear,
             on_lost=lambda _reason: None,
-            access=Access(Caller(Kind.NODE, name, secured.token), secured.channel),
+            access=Access(Caller(PrincipalKind.NODE, name, secured.token), secured.channel),
         )
 
     def _hear(self, message: m.FromScheduler) -> None:

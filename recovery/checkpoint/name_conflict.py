@@ -69,10 +69,10 @@ def find(path: Path, manifest: Manifest) -> NameConflict:
         )
     surplus = tuple(file for file in old.paths(path.parent) if file not in wanted and _is_there(file))
     in_use += surplus
-    return NameConflict(path, in_use, surplus, _fault_of(path, old, manifest) if in_use else "")
+    return NameConflict(path, in_use, surplus, _violation(path, old, manifest) if in_use else "")
 
 
-def _fault_of(path: Path, old: Manifest, manifest: Manifest) -> str:
+def _violation(path: Path, old: Manifest, manifest: Manifest) -> str:
     foreign = not_of(old, job=manifest.job, run=manifest.run, rank=manifest.rank)
     if foreign:
         return foreign

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from recovery.config.setting import Kind, Setting
+from recovery.config.setting import Setting, SettingKind
 
 _YEAR_S = 31_536_000
 
 OF_LAUNCHERS = (
     Setting(
         name="MS_TAKEOVER_AFTER",
-        kind=Kind.SECONDS,
+        kind=SettingKind.SECONDS,
         meaning="After how long the launcher of a host that is well starts a lost rank beside its own, where no other process has taken it. Read by recovery msrun. Negative: never.",
         rule="must be a whole number of seconds from 1 to 31536000, or a negative one for never",
         example="60",
@@ -20,7 +20,7 @@ OF_LAUNCHERS = (
     ),
     Setting(
         name="MS_STOP_GRACE",
-        kind=Kind.SECONDS,
+        kind=SettingKind.SECONDS,
         meaning="How long the processes of a job that is asked to stop (Ctrl-C, SIGTERM, SIGHUP, `recovery stop`) may take, to save say, before they are killed. Read by recovery msrun.",
         rule="must be a whole number of seconds from 0 to 86400",
         example="120",

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from recovery.config.secret import NOT_SHOWN, Secret
-from recovery.config.setting import Fate, Kind, Setting
+from recovery.config.setting import Fate, Setting, SettingKind
 from recovery.config.start_methods import StartMethod, recognise
 from recovery.config.table import BY_NAME, SETTINGS
 from recovery.core.ids import NodeId
@@ -198,7 +198,7 @@ class Reader:
 
     def _shown(self, row: Setting) -> str:
         value = self._environ.get(row.name, row.default)
-        return NOT_SHOWN if row.kind is Kind.SECRET and value not in ("", OFF) else value
+        return NOT_SHOWN if row.kind is SettingKind.SECRET and value not in ("", OFF) else value
 
     def _source(self, name: str) -> str:
         if name in self.start.variables:

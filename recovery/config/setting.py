@@ -7,7 +7,7 @@ from enum import Enum
 import msgspec
 
 
-class Kind(str, Enum):
+class SettingKind(str, Enum):
     """How the text of a variable is read."""
 
     INTEGER = "whole number"
@@ -34,7 +34,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """One variable of the environment."""
 
     name: str
-    kind: Kind
+    kind: SettingKind
     meaning: str
     rule: str
     """Completes "<name>=<value>: ..."."""

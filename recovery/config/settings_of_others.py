@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from recovery.config.setting import Fate, Kind, Setting
+from recovery.config.setting import Fate, Setting, SettingKind
 
 
 def _passed(name: str, meaning: str) -> Setting:
     return Setting(
         name=name,
-        kind=Kind.ANY,
+        kind=SettingKind.ANY,
         meaning=meaning,
         rule="may be anything; the framework reads it, we leave it untouched",
         fate=Fate.PASSED_THROUGH,
@@ -18,7 +18,7 @@ def _passed(name: str, meaning: str) -> Setting:
 def _accepted(name: str, meaning: str, because: str) -> Setting:
     return Setting(
         name=name,
-        kind=Kind.ANY,
+        kind=SettingKind.ANY,
         meaning=meaning,
         rule="may be anything; it has no effect",
         fate=Fate.ACCEPTED,

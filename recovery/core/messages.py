@@ -70,7 +70,7 @@ class GenerationStart(msgspec.Struct, frozen=True, kw_only=True):
     step_in_epoch: Count
 
 
-class Past(msgspec.Struct, frozen=True, kw_only=True):
+class JobHistory(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker knows of a job that the scheduler is not of: together the workers know what a lost store knew."""
 
     job: ShortText
@@ -151,7 +151,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     """What lies there and was not taken, newest step first."""
     passed_over_more: Count = 0
     """How many more there are than are named."""
-    past: Past | None = None
+    past: JobHistory | None = None
     """Another job than the scheduler's that this node trained before, by its memory or its own store."""
     rank: RankNumber | None = None
     """Of a standby that answers an `Offer`: the rank whose files are listed. None: its own."""

@@ -17,7 +17,7 @@ from recovery.core import messages as m
 from recovery.core.ids import NodeId, Rank
 
 
-class Kind(str, Enum):
+class PrincipalKind(str, Enum):
     """What is at the other end of a connection."""
 
     NODE = "node"
@@ -42,13 +42,13 @@ class AuthMethod(str, Enum):
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
     """Who speaks on a connection, from its first message to its end."""
 
-    kind: Kind
+    kind: PrincipalKind
     name: str
     """The node id of a node, the address of a launcher; empty for a viewer."""
     known: AuthMethod
 
 
-class Standing(str, Enum):
+class Membership(str, Enum):
     """What the sender must be beside its kind."""
 
     ANY = "any"
@@ -61,16 +61,16 @@ class Standing(str, Enum):
 class Sender(msgspec.Struct, frozen=True):
     """A row of the table."""
 
-    kind: Kind
-    standing: Standing
+    kind: PrincipalKind
+    membership: Membership
 
 
-_MEMBER = Sender(Kind.NODE, Standing.MEMBER)
+_MEMBER = Sender(PrincipalKind.NODE, Membership.MEMBER)
 
 SENDERS: dict[type[msgspec.Struct], Sender] = {
-    m.Register: Sender(Kind.NODE, Standing.ANY),
-    m.Exited: Sender(Kind.LAUNCHER, Standing.ANY),
-    m.RendezvousOpen: Sender(Kind.NODE, Standing.RANK_0),
+    m.Register: Sender(PrincipalKind.NODE, Membership.ANY),
+    m.Exited: Sender(PrincipalKind.LAUNCHER, Membership.ANY),
+    m.RendezvousOpen: Sender(PrincipalKind.NODE, Membership.RANK_0),
     m.Ready: _MEMBER,
     m.Heartbeat: _MEMBER,
     m.CheckpointReport: _MEMBER,
@@ -101,12 +101,12 @@ def claimed(message: m.FromNode, *, peer: str, member: NodeId | None) -> Princip
         member: the node that was admitted on this connection: it stays that node. None: there is none yet.
     """
     if member is None and isinstance(message, m.Exited):
-        return Principal(kind=Kind.LAUNCHER, name=peer, known=AuthMethod.CLAIMED)
+        return Principal(kind=PrincipalKind.LAUNCHER, name=peer, known=AuthMethod.CLAIMED)
     name = message.node_id if member is None and isinstance(message, m.Register) else member
-    return Principal(kind=Kind.NODE, name=name or "", known=AuthMethod.CLAIMED)
+    return Principal(kind=PrincipalKind.NODE, name=name or "", known=AuthMethod.CLAIMED)
 
 
-def fault_of(principal: Principal, message: m.FromNode, *, member: NodeId | None, rank: Rank | None) -> str:
+def violation(principal: Principal, message: m.FromNode, *, member: NodeId | None, rank: Rank | None) -> str:
     """Why this principal may not say this; empty: it may.
 
     Args:
@@ -121,8 +121,8 @@ def fault_of(principal: Principal, message: m.FromNode, *, member: NodeId | None
         return f"a {principal.kind.value} may not send {tag}"
     if isinstance(message, m.Register) and message.node_id != principal.name:
         return f"it registers as {message.node_id}, and is {principal.name}"
-    if sender.standing is not Standing.ANY and member is None:
+    if sender.membership is not Membership.ANY and member is None:
         return "not registered"
-    if sender.standing is Standing.RANK_0 and rank != 0:
+    if sender.membership is Membership.RANK_0 and rank != 0:
         return f"only rank 0 may send {tag}"
     return ""

@@ -17,7 +17,7 @@ from recovery.launch.ended_nodes import reports_of
 from recovery.launch.hung_nodes import HungNodes, LostNode
 from recovery.launch.incidents import Incidents
 from recovery.launch.launch_context import LaunchContext
-from recovery.launch.placement import Kind, Placed
+from recovery.launch.placement import Placed, ProcessKind
 from recovery.launch.process_keeper import GRACE_S, ProcessKeeper
 from recovery.launch.rank_takers import RankTakers
 from recovery.launch.restarts import Next, exit_code_of
@@ -184,7 +184,7 @@ class Agent:
         return [
             (keeper.node_id, keeper.child.pid)
             for keeper in self._keepers
-            if keeper.child is not None and keeper.placed.kind is not Kind.SCHEDULER
+            if keeper.child is not None and keeper.placed.kind is not ProcessKind.SCHEDULER
         ]
 
     async def _look(self) -> None:
@@ -230,7 +230,7 @@ class Agent:
         grace_s = GRACE_S if self._context.recovery_enabled else _GRACE_WITHOUT_RECOVERY_S
         if self._is_asked:
             grace_s = self._context.stop_grace_s
-        for kinds in ((Kind.WORKER, Kind.STANDBY), (Kind.SCHEDULER,)):
+        for kinds in ((ProcessKind.WORKER, ProcessKind.STANDBY), (ProcessKind.SCHEDULER,)):
             running = [
                 keeper.child
                 for keeper in self._keepers

@@ -192,7 +192,7 @@ def _beginner(
     given: Arguments, placed: Sequence[placement.Placed], environment: Mapping[str, str]
 ) -> ProcessStarter:
     """What begins the processes: the template is made for the workers, which all run the same command."""
-    workers = [one for one in placed if one.kind is not placement.Kind.SCHEDULER]
+    workers = [one for one in placed if one.kind is not placement.ProcessKind.SCHEDULER]
     first = workers[0]
     command = python_command.read(first.command)
     if command is None:
@@ -223,7 +223,7 @@ def _earlier(
     """
     path = environment.get("MS_RECOVERY_PATH", "")
     builds_again = environment.get("MS_REBUILD_STORE") == "1"
-    is_here = any(one.kind is placement.Kind.SCHEDULER for one in placed)
+    is_here = any(one.kind is placement.ProcessKind.SCHEDULER for one in placed)
     if is_here and not (path and (builds_again or scheduler_path(Path(path)).exists())):
         return None
     patience_s = SCHEDULER_HERE_S if is_here else 0.0
@@ -263,9 +263,9 @@ def _tails(given: Arguments, placed: Sequence[placement.Placed], log_dir: Path) 
     shown = []
     for one in placed:
         number = one.local_index if one.rank is None else one.rank
-        is_standby = one.kind is placement.Kind.STANDBY
+        is_standby = one.kind is placement.ProcessKind.STANDBY
         asked = given.tail_worker_log is None or (number in given.tail_worker_log and not is_standby)
-        if asked and one.kind is not placement.Kind.SCHEDULER:
+        if asked and one.kind is not placement.ProcessKind.SCHEDULER:
             label = one.name if is_standby else str(number)
             shown.append(Tail(log_dir / f"{one.name}.log", label, number=number))
     return shown

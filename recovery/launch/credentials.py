@@ -7,7 +7,7 @@ from pathlib import Path
 
 from recovery.config.reader import Reader
 from recovery.config.secret import Secret
-from recovery.core.principals import Kind
+from recovery.core.principals import PrincipalKind
 from recovery.store import job_token_file
 from recovery.transport.job_token import Caller, JobToken
 
@@ -28,7 +28,7 @@ def of_launcher(environment: Mapping[str, str], address: str) -> Caller:
     recovers = environment.get("MS_ENABLE_RECOVERY") == "1"
     given, path = _given(environment), _path(environment) if recovers else None
     token = JobToken.of(job_token_file.token_of(given, path))
-    return Caller(Kind.LAUNCHER, address, token, job_token_file.source_of(given, path))
+    return Caller(PrincipalKind.LAUNCHER, address, token, job_token_file.source_of(given, path))
 
 
 def of_viewer(environment: Mapping[str, str], recovery_path: Path | None = None) -> Caller:
@@ -45,7 +45,7 @@ def of_viewer(environment: Mapping[str, str], recovery_path: Path | None = None)
     given, path = _given(environment), recovery_path or _path(environment)
     source = job_token_file.source_of(given, path)
     found = job_token_file.token_of(given, None) if source is None else source()
-    return Caller(Kind.VIEWER, "", JobToken.of(found), source)
+    return Caller(PrincipalKind.VIEWER, "", JobToken.of(found), source)
 
 
 def _given(environment: Mapping[str, str]) -> Secret | None:

@@ -14,7 +14,7 @@ from recovery.core.ids import NodeId
 from recovery.core.records import JobState
 from recovery.core.scheduler.state import RUN_FINISHED
 from recovery.launch import console
-from recovery.launch.placement import Kind, Placed
+from recovery.launch.placement import Placed, ProcessKind
 from recovery.transport import inspection_client
 from recovery.transport.access import Access
 
@@ -53,7 +53,7 @@ class Completion:
 
     async def includes(self, placed: Placed, node_id: NodeId) -> bool:
         """Was this process done when it ended with 0, under this node id? A scheduler ends so only after a finished job."""
-        if placed.kind is Kind.SCHEDULER:
+        if placed.kind is ProcessKind.SCHEDULER:
             self._finished = True
             return True
         return await self.includes_worker(node_id, placed.name)

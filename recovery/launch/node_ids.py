@@ -43,7 +43,7 @@ class NodeIds:
         *,
         was_member: bool | None,
         taken: Container[str] = (),
-        came_for: NodeId | None = None,
+        wanted_slot: NodeId | None = None,
     ) -> str:
         """Choose the id of the next start. Gives what a person should know of the choice; empty: nothing.
 
@@ -52,12 +52,12 @@ class NodeIds:
             was_member: whether the scheduler has ever let the process before it in; else its id guards nothing, and stays. None:
                 nobody knows. Then the first is taken for one; a later id stays, since one that nobody knows names no rank.
             taken: ids that the scheduler knows: an earlier launcher of this place may have used some.
-            came_for: whose rank the process before was to take over, and did not; None: it replaces the process before.
+            wanted_slot: whose rank the process before was to take over, and did not; None: it replaces the process before.
         """
         may_have_been = self.replaces is None if was_member is None else was_member
         if not self.fresh or not may_have_been:
             return ""
-        return self._give_fresh(number, came_for or self.current, taken)
+        return self._give_fresh(number, wanted_slot or self.current, taken)
 
     def begin_after(self, earlier: NodeId, *, taken: Container[str]) -> str:
         """Choose the id of the first start, where an earlier launcher has left one behind. Gives what a person should know.

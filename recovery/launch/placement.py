@@ -61,7 +61,7 @@ MINDSPORE = "--mindspore"
 _PORT_MAX = 65535
 
 
-class Kind(str, Enum):
+class ProcessKind(str, Enum):
     """What a process of this host is."""
 
     SCHEDULER = "scheduler"
@@ -98,7 +98,7 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     """`scheduler`, `worker_<rank>` (`worker_<local index>` while ranks are automatic) or `standby_<n>`: also of its log."""
-    kind: Kind
+    kind: ProcessKind
     node_id: NodeId
     """Of its first start; later ones may have another (node_ids.py)."""
     rank: int | None
@@ -140,7 +140,7 @@ def environment_of(
         named: what this start's node id says; None: the process has the id that it was placed with.
     """
     inherited = {name: value for name, value in base.items() if name not in _OURS}
-    counted = {} if placed.kind is Kind.SCHEDULER else {"TORCHELASTIC_RESTART_COUNT": str(restarts)}
+    counted = {} if placed.kind is ProcessKind.SCHEDULER else {"TORCHELASTIC_RESTART_COUNT": str(restarts)}
     return {**placed.defaults, **inherited, **placed.variables, **(named or {}), **counted}
 
 
@@ -162,7 +162,7 @@ def environment_of_all(placed: Sequence[Placed], base: Mapping[str, str]) -> dic
 def _scheduler(arguments: Arguments, host: Host) -> Placed:
     return Placed(
         name="scheduler",
-        kind=Kind.SCHEDULER,
+        kind=ProcessKind.SCHEDULER,
         node_id=NodeId("sched"),
         rank=None,
         local_index=0,
@@ -194,7 +194,7 @@ def _worker(arguments: Arguments, index: int, host: Host, script: Script) -> Pla
     name = arguments.worker_log_name.replace("{hostname}", host.name).replace("{ip}", host.address)
     return Placed(
         name=f"{name}_{index if rank is None else rank}",
-        kind=Kind.WORKER,
+        kind=ProcessKind.WORKER,
         node_id=node_id,
         rank=rank,
         local_index=index,
@@ -212,7 +212,7 @@ def _standby(arguments: Arguments, index: int, host: Host, script: Script) -> Pl
     node_id = NodeId(f"standby_{number}" if numbered else f"{_name_of(host.address)}_standby_{number}")
     return Placed(
         name=f"standby_{number}",
-        kind=Kind.STANDBY,
+        kind=ProcessKind.STANDBY,
         node_id=node_id,
         rank=None,
         local_index=arguments.local_worker_num + index,

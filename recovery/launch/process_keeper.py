@@ -32,7 +32,7 @@ from recovery.launch.incidents import Failure, Incidents
 from recovery.launch.known_job import KnownJob
 from recovery.launch.launch_context import LaunchContext
 from recovery.launch.node_ids import NodeIds
-from recovery.launch.placement import Kind, Placed, environment_of
+from recovery.launch.placement import Placed, ProcessKind, environment_of
 from recovery.launch.restarts import SHORT_ATTEMPT_MS, Decision, Ended, Next, decide, describe, spared
 
 GRACE_S = 5.0
@@ -78,7 +78,7 @@ class ProcessKeeper:
         """Its process; None: it does not run."""
         self._context, self._incidents = context, incidents
         fresh = context.recovery_enabled and context.rejoin is Rejoin.NEW
-        self._ids = NodeIds(placed.node_id, fresh=fresh and placed.kind is not Kind.SCHEDULER)
+        self._ids = NodeIds(placed.node_id, fresh=fresh and placed.kind is not ProcessKind.SCHEDULER)
         self._reports: set[asyncio.Task[None]] = set()
         """Under way: nobody waits for them before a start."""
         self._log = context.log_dir / f"{placed.name}.log"
@@ -154,7 +154,7 @@ class ProcessKeeper:
 
     @property
     def _is_standby(self) -> bool:
-        return self.placed.kind is Kind.STANDBY
+        return self.placed.kind is ProcessKind.STANDBY
 
     @property
     def may_be_left_over(self) -> bool:
@@ -218,7 +218,7 @@ class ProcessKeeper:
                 environment=environment,
                 cpus=self.placed.cpus,
                 log=log,
-                may_fork=self.placed.kind is not Kind.SCHEDULER,
+                may_fork=self.placed.kind is not ProcessKind.SCHEDULER,
             )
 
     def _open_log(self, number: int) -> IO[bytes]:
@@ -250,7 +250,7 @@ class ProcessKeeper:
 
     def _report(self, attempt: Attempt, pid: int, *, gives_up: bool) -> None:
         """Tell the scheduler how it ended, beside the next start and never before it."""
-        if self.placed.kind is Kind.SCHEDULER or not (attempt.pid or gives_up):
+        if self.placed.kind is ProcessKind.SCHEDULER or not (attempt.pid or gives_up):
             return
         task = asyncio.create_task(self._tell(attempt, pid, gives_up=gives_up))
         self._reports.add(task)
@@ -288,8 +288,8 @@ class ProcessKeeper:
             return
         members = self._context.members
         was_member = await members.was_member(self.node_id, pid)
-        came_for = await self._came_for()
-        said = self._ids.begin_next(number, was_member=was_member, taken=members.ids, came_for=came_for)
+        wanted_slot = await self._came_for()
+        said = self._ids.begin_next(number, was_member=was_member, taken=members.ids, wanted_slot=wanted_slot)
         if said:
             console.say(f"{self.placed.name}: {said}", style="yellow")
 
@@ -304,7 +304,7 @@ class ProcessKeeper:
     async def _has_handed_over(self, attempt: Attempt) -> bool:
         """Has it left as planned? Asked only of one that ended as SIGTERM ends one; the scheduler knew it before."""
         by_sigterm = attempt.status in (-signal.SIGTERM, 128 + signal.SIGTERM)
-        if not by_sigterm or self.placed.kind is Kind.SCHEDULER or not self._context.recovery_enabled:
+        if not by_sigterm or self.placed.kind is ProcessKind.SCHEDULER or not self._context.recovery_enabled:
             return False
         job = await self._context.contact.known_job()
         return job is not None and job.has_handed_over(self.node_id, attempt.pid)
@@ -345,7 +345,7 @@ class ProcessKeeper:
 
     async def _is_needed(self, attempt: Attempt) -> bool:
         """Does the job wait for it? Asked only where its end would end the job."""
-        if self.placed.kind is Kind.SCHEDULER or attempt.status in _JOB_IS_OVER:
+        if self.placed.kind is ProcessKind.SCHEDULER or attempt.status in _JOB_IS_OVER:
             return True
         job = await self._context.contact.known_job() if self._context.recovery_enabled else None
         self._informed = job.scheduler.incarnation if job else 0
@@ -353,7 +353,7 @@ class ProcessKeeper:
 
     async def _is_spared(self, attempt: Attempt, pid: int) -> bool:
         """Does a standby take its rank? The scheduler knows by now that this process does not come back, and ends the job if none does."""
-        if self.placed.kind is Kind.SCHEDULER or attempt.status in _JOB_IS_OVER:
+        if self.placed.kind is ProcessKind.SCHEDULER or attempt.status in _JOB_IS_OVER:
             return False
         await asyncio.gather(*self._reports)
         context = self._context

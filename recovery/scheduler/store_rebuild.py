@@ -16,7 +16,7 @@ from recovery.checkpoint import catalogue, names
 from recovery.checkpoint import manifest as manifests
 from recovery.checkpoint.contribution import Manifest
 from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RunId
-from recovery.core.messages import HeldCheckpoint, Past, Role
+from recovery.core.messages import HeldCheckpoint, JobHistory, Role
 from recovery.core.policy import rebuild
 from recovery.core.policy.ranks import first_id, natural_key
 from recovery.core.policy.rebuild import Rebuilt, Unclear
@@ -48,7 +48,7 @@ class Traces(msgspec.Struct, frozen=True, kw_only=True):
     path: Path
     remains: tuple[str, ...]
     """Names of what is left of the scheduler's store."""
-    pasts: dict[NodeId, Past]
+    pasts: dict[NodeId, JobHistory]
     """By worker, from its own store and directories."""
     nodes: dict[NodeId, NodeRecord]
     """Their own rows; a store of an earlier release has none."""
@@ -95,7 +95,7 @@ def lost_in(path: Path, *, accept_without_wal: bool = False) -> Traces | None:
         if job is not None and not _knows_nothing(job):
             return None
     rebuilding = job is not None and REBUILDING in job.reason
-    pasts: dict[NodeId, Past] = {}
+    pasts: dict[NodeId, JobHistory] = {}
     nodes: dict[NodeId, NodeRecord] = {}
     unreadable: list[str] = []
     for name in map(NodeId, stored_workers(path)):
@@ -133,7 +133,7 @@ def scheduler_elsewhere(traces: Traces) -> SchedulerAddress | None:
     return address if address is not None and not is_local(address.host) else None
 
 
-def _scheduler_of(path: Path, pasts: dict[NodeId, Past]) -> SchedulerAddress | None:
+def _scheduler_of(path: Path, pasts: dict[NodeId, JobHistory]) -> SchedulerAddress | None:
     for name in sorted(pasts, key=lambda one: (pasts[one].run, pasts[one].generation), reverse=True):
         # Who cannot be read any more, or is of an earlier release, says nothing.
         with contextlib.suppress(StoreError, RecoveryPathError):
@@ -148,7 +148,7 @@ def _knows_nothing(job: JobRecord) -> bool:
     return not job.generation and job.run == 1
 
 
-def _past_of(worker: WorkerRecords) -> Past | None:
+def _past_of(worker: WorkerRecords) -> JobHistory | None:
     """What a worker knows; None when it has seen no plan."""
     if worker.job is not None and worker.node is not None:
         past = rebuild.past_of(worker.job, worker.node, worker.generations, worker.checkpoints)
@@ -159,7 +159,7 @@ def _past_of(worker: WorkerRecords) -> Past | None:
         return None
     newest = max(found, key=lambda one: (one.run, one.generation, one.step))
     places = [(one.path, one.prefix) for one in worker.directories if one.run == newest.run]
-    return Past(
+    return JobHistory(
         job=newest.job,
         run=RunId(newest.run),
         rank=Rank(newest.rank),

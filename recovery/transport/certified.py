@@ -14,7 +14,7 @@ import msgspec
 
 from recovery.core.ids import NodeId
 from recovery.core.messages import Exited, FromNode, Register
-from recovery.core.principals import AuthMethod, Kind, Principal
+from recovery.core.principals import AuthMethod, Principal, PrincipalKind
 
 if TYPE_CHECKING:
     from recovery.tls.identity import Identity
@@ -48,7 +48,7 @@ def mismatch_of(identity: Identity | None, message: FromNode) -> Mismatch | None
     if identity is None or not isinstance(message, (Register, Exited)):
         return None
     registers = isinstance(message, Register)
-    role = message.role.value if isinstance(message, Register) else Kind.LAUNCHER.value
+    role = message.role.value if isinstance(message, Register) else PrincipalKind.LAUNCHER.value
     if identity.role and identity.role != role:
         said = f"registers as {role}" if registers else "reports an end, as only a launcher does"
         return Mismatch(
@@ -78,13 +78,13 @@ def certified(
     if identity is None or not isinstance(message, (Register, Exited)):
         return proven
     if isinstance(message, Register) and identity.node_id:
-        named = Principal(kind=Kind.NODE, name=message.node_id, known=AuthMethod.CERTIFICATE)
-    elif isinstance(message, Exited) and identity.role == Kind.LAUNCHER.value:
-        named = Principal(kind=Kind.LAUNCHER, name=peer, known=AuthMethod.CERTIFICATE)
+        named = Principal(kind=PrincipalKind.NODE, name=message.node_id, known=AuthMethod.CERTIFICATE)
+    elif isinstance(message, Exited) and identity.role == PrincipalKind.LAUNCHER.value:
+        named = Principal(kind=PrincipalKind.LAUNCHER, name=peer, known=AuthMethod.CERTIFICATE)
     else:
         return proven
     if proven is None:
         return named
     # Who has proven to be another one stays that one, and the table refuses what it says.
-    agrees = proven.kind is named.kind and (proven.name == named.name or named.kind is Kind.LAUNCHER)
+    agrees = proven.kind is named.kind and (proven.name == named.name or named.kind is PrincipalKind.LAUNCHER)
     return msgspec.structs.replace(proven, known=AuthMethod.CERTIFICATE) if agrees else proven

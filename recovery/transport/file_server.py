@@ -18,7 +18,7 @@ from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 from typing_extensions import override
 
-from recovery.core.principals import Kind
+from recovery.core.principals import PrincipalKind
 from recovery.errors import RecoveryError
 from recovery.transport.connection_limiter import ConnectionLimiter
 from recovery.transport.inspection_server import text_of
@@ -149,7 +149,7 @@ class FileServer:
             looked = self._authenticator.look_at(request.headers, request.method, request.path)
             if isinstance(looked, Denied):
                 return self._denied(request, looked.status, looked.reason)
-            if looked.principal.kind is not Kind.NODE:
+            if looked.principal.kind is not PrincipalKind.NODE:
                 return self._denied(request, _ANOTHER_TOKEN, "checkpoints are given to nodes of the job only")
             headers = looked.headers
         if "Origin" in request.headers:

@@ -23,7 +23,7 @@ from typing_extensions import override
 
 from recovery import clock
 from recovery.core.message_fields import NODE_ID_PATTERN
-from recovery.core.principals import AuthMethod, Kind, Principal
+from recovery.core.principals import AuthMethod, Principal, PrincipalKind
 from recovery.errors import RecoveryPathError
 from recovery.transport.host_header import is_foreign
 
@@ -108,7 +108,7 @@ class Caller:
 
     def __init__(
         self,
-        kind: Kind,
+        kind: PrincipalKind,
         name: str = "",
         token: JobToken | None = None,
         stored: Callable[[], str | None] | None = None,
@@ -285,12 +285,12 @@ class Authenticator:
 
 def _principal(who: str) -> Principal | None:
     kind, _, name = who.partition(" ")
-    if kind == Kind.NODE.value and re.match(NODE_ID_PATTERN, name):
-        return Principal(kind=Kind.NODE, name=name, known=AuthMethod.TOKEN)
-    if kind == Kind.LAUNCHER.value and _LAUNCHER.fullmatch(name):
-        return Principal(kind=Kind.LAUNCHER, name=name, known=AuthMethod.TOKEN)
-    if who == Kind.VIEWER.value:
-        return Principal(kind=Kind.VIEWER, name="", known=AuthMethod.TOKEN)
+    if kind == PrincipalKind.NODE.value and re.match(NODE_ID_PATTERN, name):
+        return Principal(kind=PrincipalKind.NODE, name=name, known=AuthMethod.TOKEN)
+    if kind == PrincipalKind.LAUNCHER.value and _LAUNCHER.fullmatch(name):
+        return Principal(kind=PrincipalKind.LAUNCHER, name=name, known=AuthMethod.TOKEN)
+    if who == PrincipalKind.VIEWER.value:
+        return Principal(kind=PrincipalKind.VIEWER, name="", known=AuthMethod.TOKEN)
     return None
 
 

@@ -19,7 +19,7 @@ from aiohttp import web
 
 from recovery.core.ids import ConnectionId
 from recovery.core.messages import FromNode, FromScheduler, Refused, Register
-from recovery.core.principals import Kind, Principal
+from recovery.core.principals import Principal, PrincipalKind
 from recovery.core.rules import Rules
 from recovery.errors import RecoveryError
 from recovery.transport.certified import certified, mismatch_of
@@ -252,7 +252,7 @@ class Server:
             denied = text_of(looked.status, looked.reason)
             denied.headers["WWW-Authenticate"] = SCHEME
             return denied
-        if request.path == CLUSTER_PATH and looked.principal.kind is Kind.VIEWER:
+        if request.path == CLUSTER_PATH and looked.principal.kind is PrincipalKind.VIEWER:
             return text_of(403, "a viewer sends no messages")
         return looked
 

@@ -24,7 +24,7 @@ import msgspec
 from recovery import clock
 from recovery.core.effects import Persist
 from recovery.core.ids import NodeId, Rank, RequestId, RunId
-from recovery.core.messages import Offer, PassedOver, Past
+from recovery.core.messages import JobHistory, Offer, PassedOver
 from recovery.core.records import (
     ActivityRecord,
     CheckpointRecord,
@@ -33,7 +33,7 @@ from recovery.core.records import (
     Record,
     StepRecord,
 )
-from recovery.core.worker.job_memory import joined, of_place
+from recovery.core.worker.job_history import joined, of_place
 from recovery.errors import (
     RecoveryError,
     RecoveryPathError,
@@ -316,7 +316,7 @@ class LocalStore:
 
         return read_worker(recovery_path, self._node_id)
 
-    def find_checkpoints(self, job: str, run: RunId, rank: Rank | None, past: Past | None) -> Found:
+    def find_checkpoints(self, job: str, run: RunId, rank: Rank | None, past: JobHistory | None) -> Found:
         """Look into every directory this node has ever saved to. A scan is the truth, rows are only where to look.
 
         Args:

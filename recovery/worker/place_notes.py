@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from recovery.core.ids import NodeId
-from recovery.core.messages import Past
+from recovery.core.messages import JobHistory
 from recovery.core.policy import rebuild
 from recovery.core.policy.ranks import is_of_place, place_of
 from recovery.core.records import DirectoryRecord
@@ -21,7 +21,7 @@ _logger = logging.getLogger("recovery.worker")
 class Notes(msgspec.Struct, frozen=True):
     """What was found."""
 
-    pasts: dict[NodeId, Past]
+    pasts: dict[NodeId, JobHistory]
     """By id: another job than the one that is asked for."""
     directories: tuple[DirectoryRecord, ...]
     """Where they have saved."""
@@ -52,7 +52,7 @@ class PlaceNotes:
         """
         from recovery.store.reader import read_worker, stored_workers  # noqa: PLC0415 - SQLAlchemy costs 0.2 s
 
-        pasts: dict[NodeId, Past] = {}
+        pasts: dict[NodeId, JobHistory] = {}
         directories: list[DirectoryRecord] = []
         # The newest first: where a rank was lost often, each of the others costs a millisecond or two while all ranks wait.
         for name in sorted(
@@ -79,7 +79,7 @@ class PlaceNotes:
         self._unreadable.add(name)
 
 
-def past_in(state: WorkerRecords, job: str) -> Past | None:
+def past_in(state: WorkerRecords, job: str) -> JobHistory | None:
     """What a store says of another job than this one; None: nothing."""
     if state.job is None or state.node is None or state.job.job == job:
         return None

@@ -9,7 +9,7 @@ import msgspec
 from recovery.checkpoint import catalogue, names
 from recovery.core.held import HeldCheckpoint, PassedOver
 from recovery.core.ids import NodeId, Rank, RunId
-from recovery.core.messages import Past
+from recovery.core.messages import JobHistory
 from recovery.core.policy.ranks import place_of
 from recovery.core.records import DirectoryRecord
 from recovery.worker.copy_files import Copies
@@ -20,7 +20,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
     held: tuple[HeldCheckpoint, ...] = ()
     passed_over: tuple[PassedOver, ...] = ()
-    past: Past | None = None
+    past: JobHistory | None = None
     """Another job that this node has trained; None: none that anybody remembers."""
 
 

@@ -14,7 +14,7 @@ from recovery.config import Settings, SettingsRole
 from recovery.core.effects import Exit
 from recovery.core.ids import NodeId, RequestId
 from recovery.core.messages import FromScheduler, Role
-from recovery.core.principals import Kind
+from recovery.core.principals import PrincipalKind
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.connection import Identity
 from recovery.core.worker.effects import NoteAdmission, WorkerEffect
@@ -99,7 +99,7 @@ class WorkerService:
         given, path = settings.job_token, settings.recovery_path
         token = JobToken.of(job_token_file.token_of(given, path))
         stored = job_token_file.source_of(given, path)
-        self._access = Access(Caller(Kind.NODE, self.node_id, token, stored), self._channel)
+        self._access = Access(Caller(PrincipalKind.NODE, self.node_id, token, stored), self._channel)
         secure, copies = settings.secure_channel, self._copies(settings)
         self._copy_work = CopyWork(
             copies,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from recovery.core.principals import Kind
+from recovery.core.principals import PrincipalKind
 from recovery.core.records import EventKind
 from recovery.store.job_token_file import stored
 from recovery.transport import inspection_client
@@ -28,7 +28,7 @@ HELD_UP = {**PATIENT, "JOB_HELD_STEP": str(HELD)}
 def departing(cluster: SmallCluster) -> list[str]:
     """Whose ranks are to be handed over, as the scheduler knows it now."""
     token = JobToken.of(stored(cluster.directory / "recovery"))
-    access = Access(Caller(Kind.VIEWER, "", token))
+    access = Access(Caller(PrincipalKind.VIEWER, "", token))
     found = asyncio.run(inspection_client.ask(HOST, cluster.port, "/drain", access=access))
     return list(found.get("nodes", ()))
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from recovery.core.principals import Kind
+from recovery.core.principals import PrincipalKind
 from recovery.core.records import EventKind
 from recovery.transport.job_token import CHALLENGE_PATH, Caller, JobToken
 from tests.cluster.small_cluster import LAST_STEP, SmallCluster
@@ -50,7 +50,7 @@ def proofs(cluster: SmallCluster, token: JobToken) -> Iterator[bytes]:
         with contextlib.closing(connection):
             connection.request("GET", CHALLENGE_PATH)
             challenge = connection.getresponse().read().decode()
-        headers = Caller(Kind.NODE, WORKERS[0], token).answer(challenge, "GET", "/cluster").headers
+        headers = Caller(PrincipalKind.NODE, WORKERS[0], token).answer(challenge, "GET", "/cluster").headers
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         yield REQUEST.removesuffix(b"\r\n") + lines.encode() + b"\r\n"
 

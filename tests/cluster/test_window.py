@@ -11,7 +11,7 @@ import pytest
 
 from recovery import clock
 from recovery.core.messages import FromScheduler, Refused
-from recovery.core.principals import Kind
+from recovery.core.principals import PrincipalKind
 from recovery.core.records import EventKind
 from recovery.core.rules import Rules
 from recovery.store.job_token_file import stored
@@ -77,7 +77,7 @@ async def ask_to_be_let_in(port: int, node: str, *, workers: int, token: JobToke
         rules=Rules(worker_count=workers),
         on_message=heard.append,
         on_lost=lambda _: None,
-        access=Access(Caller(Kind.NODE, node, token)),
+        access=Access(Caller(PrincipalKind.NODE, node, token)),
     )
     await client.connect(5)
     client.send(msgspec.structs.replace(register(node), worker_count=workers))

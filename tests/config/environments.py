@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from recovery import config
-from recovery.config.setting import Kind, Setting
+from recovery.config.setting import Setting, SettingKind
 from recovery.errors import SettingError
 
 WORKER = {
@@ -21,7 +21,7 @@ WORKER = {
 }
 SCHEDULER = {**WORKER, "MS_ROLE": "MS_SCHED"}
 
-NUMBERS = (Kind.INTEGER, Kind.SECONDS, Kind.DECIMAL_SECONDS)
+NUMBERS = (SettingKind.INTEGER, SettingKind.SECONDS, SettingKind.DECIMAL_SECONDS)
 
 NOT_NUMBERS = (
     "abc",
@@ -61,7 +61,7 @@ def with_value(row: Setting, value: str) -> dict[str, str]:
 
 def out_of_range(row: Setting) -> tuple[str, ...]:
     """Values of the right kind that a row must refuse. Empty: its kind knows no range."""
-    if row.kind is Kind.CHOICE:
+    if row.kind is SettingKind.CHOICE:
         return ("2", "yes", "TRUE", row.choices[0].lower() + "x", f" {row.choices[0]}", "1e9", "\uff11")
     if row.kind not in NUMBERS:
         return ()

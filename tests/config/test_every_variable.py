@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from recovery import config
-from recovery.config.setting import Fate, Kind, Setting
+from recovery.config.setting import Fate, Setting, SettingKind
 from recovery.config.table import SETTINGS
 from recovery.errors import SettingError
 from tests.config.environments import NOT_NUMBERS, NUMBERS, WORKER, out_of_range, refusal, with_value
@@ -13,8 +13,8 @@ from tests.config.environments import NOT_NUMBERS, NUMBERS, WORKER, out_of_range
 HONOURED = [row for row in SETTINGS if row.fate is Fate.HONOURED]
 UNTOUCHED = [row for row in SETTINGS if row.fate is not Fate.HONOURED]
 WRONG_KIND = {
-    Kind.NODE_ID: ("../x", "a/b", "-a", "a b", "worker_0\n", "é", "a" * 65, "."),
-    Kind.HOST: (
+    SettingKind.NODE_ID: ("../x", "a/b", "-a", "a b", "worker_0\n", "é", "a" * 65, "."),
+    SettingKind.HOST: (
         "a b",
         "999.1.1.1",
         "1.2.3",
@@ -28,8 +28,8 @@ WRONG_KIND = {
         "[a]",
         "é",
     ),
-    Kind.ADDRESS: ("localhost", "1.2.3.4.5", " 1.2.3.4", "1.2.3.4\n", "\uff11.2.3.4"),
-    Kind.SECRET: (
+    SettingKind.ADDRESS: ("localhost", "1.2.3.4.5", " 1.2.3.4", "1.2.3.4\n", "\uff11.2.3.4"),
+    SettingKind.SECRET: (
         "Off",
         "fifteen-letters",
         "a secret of many words",
@@ -37,7 +37,7 @@ WRONG_KIND = {
         "\u00e9" * 16,
         "a" * 257,
     ),
-    Kind.PATH: (" ", " /job", "/job ", "/jo\nb", "/jo\x1bb", "/jo\udc80b"),
+    SettingKind.PATH: (" ", " /job", "/job ", "/jo\nb", "/jo\x1bb", "/jo\udc80b"),
 }
 
 
@@ -91,9 +91,11 @@ def test_what_is_no_number_is_refused_as_of_the_wrong_type(row: Setting, value: 
     _assert_names(error, row, repr(value))
 
 
-@pytest.mark.parametrize("row", [row for row in HONOURED if row.kind is not Kind.DECIMAL_SECONDS], ids=_name)
+@pytest.mark.parametrize(
+    "row", [row for row in HONOURED if row.kind is not SettingKind.DECIMAL_SECONDS], ids=_name
+)
 def test_a_decimal_is_refused_where_a_whole_number_is_needed(row: Setting) -> None:
-    if row.kind not in (Kind.INTEGER, Kind.SECONDS):
+    if row.kind not in (SettingKind.INTEGER, SettingKind.SECONDS):
         return
     assert refusal(with_value(row, "5.5")).code == "SETTING_TYPE"
 
@@ -107,7 +109,7 @@ def test_what_is_no_host_path_or_node_id_is_refused_as_of_the_wrong_type(row: Se
     error = refusal(with_value(row, value))
 
     assert error.code == "SETTING_TYPE"
-    if row.kind is Kind.SECRET:
+    if row.kind is SettingKind.SECRET:
         _assert_names(error, row, "(not shown)")
         assert value.strip() not in str(error).replace(row.rule, "")
     else:

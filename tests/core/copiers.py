@@ -136,7 +136,7 @@ def source(worker: Worker) -> Source:
     return Source(node_id=worker.node_id, address=f"{worker.node_id}:1")
 
 
-def comes_back(worker: Worker) -> Worker:
+def is_restarting(worker: Worker) -> Worker:
     """The next process of an id, on an empty disk."""
     desk = worker.desk
     worker.die()

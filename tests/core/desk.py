@@ -42,7 +42,7 @@ from recovery.core.scheduler.stimuli import ConnectionLost, MessageReceived, Sch
 from recovery.core.scheduler.timers import SchedulerTimer
 from recovery.core.tokens import request_of
 
-Kind = TypeVar("Kind")
+PrincipalKind = TypeVar("PrincipalKind")
 
 
 class Desk:
@@ -85,7 +85,7 @@ class Desk:
         )
         self._do(self.machine.start(self.now))
 
-    def row(self, kind: type[Kind]) -> list[Kind]:
+    def row(self, kind: type[PrincipalKind]) -> list[PrincipalKind]:
         """All stored rows of a kind, by key."""
         return [
             row
@@ -274,7 +274,7 @@ class Worker:
     def beat(self) -> None:
         self.send(m.Heartbeat(sequence=1, generation=self.generation, step=0))
 
-    def last(self, kind: type[Kind]) -> Kind:
+    def last(self, kind: type[PrincipalKind]) -> PrincipalKind:
         """The newest message of a kind that it heard."""
         return [one for one in self.desk.tray[self.connection] if isinstance(one, kind)][-1]
 

@@ -13,9 +13,9 @@ from tests.core.desk import Desk, Worker, checkpoint
 OLD = "the old job"
 
 
-def past(rank: int, *steps: int, generation: int = 1, **changes: object) -> m.Past:
+def past(rank: int, *steps: int, generation: int = 1, **changes: object) -> m.JobHistory:
     """What a rank of a world of two knows of the old job."""
-    known = m.Past(
+    known = m.JobHistory(
         job=OLD,
         run=RunId(1),
         rank=Rank(rank),
@@ -38,13 +38,13 @@ def began(generation: int, step: int) -> m.GenerationStart:
     return m.GenerationStart(generation=Generation(generation), step=step, epoch=0, step_in_epoch=0)
 
 
-def built(*pasts: m.Past) -> Rebuilt:
+def built(*pasts: m.JobHistory) -> Rebuilt:
     found = rebuild.rebuild({NodeId(f"w{one.rank}"): one for one in pasts})
     assert isinstance(found, Rebuilt)
     return found
 
 
-def ready(worker: Worker, known: m.Past | None, *held: m.HeldCheckpoint) -> list[m.FromScheduler]:
+def ready(worker: Worker, known: m.JobHistory | None, *held: m.HeldCheckpoint) -> list[m.FromScheduler]:
     return worker.send(
         m.Ready(request_id=worker.request(), generation=worker.generation, step=0, held=held, past=known)
     )
@@ -59,7 +59,7 @@ def pass_time(desk: Desk, ms: int, *living: Worker) -> None:
         desk.at(min(end, desk.now + 5_000))
 
 
-def come(desk: Desk, *pasts: m.Past | None) -> list[Worker]:
+def come(desk: Desk, *pasts: m.JobHistory | None) -> list[Worker]:
     """Both workers register and say what they know."""
     workers = [Worker(desk, f"worker_{number}") for number in range(2)]
     for worker in workers:

@@ -189,5 +189,5 @@ def test_ids_that_come_and_go_are_judged_as_if_all_were_looked_at(moves: list[tu
         others = [other for other in seated if other != asks]
         kinds = any(other.isdecimal() != asks.isdecimal() for other in others)
         same = asks.isdecimal() and any(other.isdecimal() and int(other) == int(asks) for other in others)
-        fault = ids.fault_of(NodeId(asks), 3)
+        fault = ids.violation(NodeId(asks), 3)
         assert (fault is not None) == (kinds or same or (asks.isdecimal() and int(asks) >= 3))

@@ -14,9 +14,9 @@ from recovery.core.worker import effects as we
 from tests.core.copiers import (
     RULES,
     all_copied,
-    comes_back,
     fails,
     held_copies,
+    is_restarting,
     orders,
     ready,
     reports,
@@ -103,8 +103,8 @@ def test_a_holder_whose_memory_is_gone_is_not_asked() -> None:
     disk = all_copied(desk, workers, 10)[10]
     memory = in_memory_of_all(workers, 20)
     report_all(workers, 20)
-    again = comes_back(first)
-    lost = comes_back(second)
+    again = is_restarting(first)
+    lost = is_restarting(second)
     ready(again, disk[0], copies={1: [disk[1]]})
     ready(lost, memory[1], disk[1])
     assert lost.follow().step == 10
@@ -144,7 +144,7 @@ def test_a_holder_without_memory_for_copies_says_so_once_for_a_plan() -> None:
     assert len([one for one in desk.events if one.kind is EventKind.COPIES_LIMITED]) == 1
 
     memory = in_memory_of_all(workers, 25)
-    back = comes_back(second)
+    back = is_restarting(second)
     ready(first, memory[0])
     ready(back, memory[1])
     assert back.follow().step == 25
@@ -181,7 +181,7 @@ def test_a_plan_at_a_step_in_memory_has_the_disk_step_before_it_copied_first() -
     first, second = workers = servers(desk)
     disk = [worker.save(10) for worker in workers]
     memory = in_memory_of_all(workers, 20)
-    back = comes_back(second)
+    back = is_restarting(second)
     ready(first, disk[0], memory[0])
     ready(back, disk[1], memory[1])
 
@@ -291,7 +291,7 @@ def test_a_plan_of_copies_in_memory_alone_lets_nothing_go_on_the_disks() -> None
     disk = [worker.save(10) for worker in workers]
     memory = in_memory_of_all(workers, 20)
     report_all(workers, 20)
-    back = comes_back(first), comes_back(second)
+    back = is_restarting(first), is_restarting(second)
     for rank, worker in enumerate(back):
         ready(worker, disk[rank], copies={1 - rank: [memory[1 - rank]]})
 

@@ -11,9 +11,9 @@ from recovery.core.records import CheckpointRecord, CheckpointState, EventKind, 
 from tests.core.copiers import (
     RULES,
     all_copied,
-    comes_back,
     copied,
     held_copies,
+    is_restarting,
     not_fetched,
     orders,
     ready,
@@ -35,7 +35,7 @@ def states(desk: Desk, step: int) -> list[CheckpointState]:
 def lost_disk(desk: Desk, workers: list[Worker], step: int) -> tuple[Worker, m.Rollback]:
     """The second worker comes back on an empty disk when `step` is copied; its plan."""
     saved = all_copied(desk, workers, step)[step]
-    back = comes_back(workers[1])
+    back = is_restarting(workers[1])
     ready(workers[0], saved[0], copies={1: [saved[1]]})
     ready(back)
     workers[0].follow()
@@ -216,7 +216,7 @@ def test_a_holder_that_has_not_said_what_it_holds_is_not_named() -> None:
     spare = server(desk, "spare", standby=True)
     spare.register()
     ready(first, saved[0])
-    back = comes_back(second)
+    back = is_restarting(second)
     ready(back)
     assert job(desk).state is JobState.FAILED
 

@@ -127,7 +127,7 @@ def test_local_places_count_within_each_host() -> None:
 def test_ids_that_cannot_be_ranked_together_are_named(
     node_id: str, others: list[str], part: str | None
 ) -> None:
-    fault = ranks.SeatedIds(NodeId(other) for other in others).fault_of(NodeId(node_id), 4)
+    fault = ranks.SeatedIds(NodeId(other) for other in others).violation(NodeId(node_id), 4)
     assert (fault is None) if part is None else (fault is not None and part in fault)
 
 

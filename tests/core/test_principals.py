@@ -9,7 +9,15 @@ import pytest
 
 from recovery.core import messages as m
 from recovery.core.ids import Generation, NodeId, Rank, ResumeToken
-from recovery.core.principals import SENDERS, AuthMethod, Kind, Principal, Standing, claimed, fault_of
+from recovery.core.principals import (
+    SENDERS,
+    AuthMethod,
+    Membership,
+    Principal,
+    PrincipalKind,
+    claimed,
+    violation,
+)
 from recovery.core.rules import Rules
 from recovery.core.scheduler.effects import CloseConnection
 from recovery.core.scheduler.stimuli import MessageReceived
@@ -26,9 +34,9 @@ SAID: dict[str, m.FromNode] = {
 """One of each message. Names of nodes in it are worker_3."""
 
 WHO: dict[str, Principal] = {
-    "node": Principal(kind=Kind.NODE, name="worker_3", known=AuthMethod.TOKEN),
-    "launcher": Principal(kind=Kind.LAUNCHER, name="10.0.0.1", known=AuthMethod.TOKEN),
-    "viewer": Principal(kind=Kind.VIEWER, name="", known=AuthMethod.CERTIFICATE),
+    "node": Principal(kind=PrincipalKind.NODE, name="worker_3", known=AuthMethod.TOKEN),
+    "launcher": Principal(kind=PrincipalKind.LAUNCHER, name="10.0.0.1", known=AuthMethod.TOKEN),
+    "viewer": Principal(kind=PrincipalKind.VIEWER, name="", known=AuthMethod.CERTIFICATE),
 }
 
 MEMBERS_SAY = {
@@ -59,11 +67,11 @@ def test_every_message_has_its_row_and_every_row_a_message() -> None:
 
 
 @pytest.mark.parametrize("tag", SAID)
-@pytest.mark.parametrize(("who", "standing"), MAY)
-def test_each_principal_may_say_what_is_its_own_and_nothing_else(who: str, standing: str, tag: str) -> None:
-    member, rank = STANDING[standing]
-    fault = fault_of(WHO[who], SAID[tag], member=member, rank=rank)
-    assert (fault == "") is (tag in MAY[who, standing]), fault
+@pytest.mark.parametrize(("who", "membership"), MAY)
+def test_each_principal_may_say_what_is_its_own_and_nothing_else(who: str, membership: str, tag: str) -> None:
+    member, rank = STANDING[membership]
+    fault = violation(WHO[who], SAID[tag], member=member, rank=rank)
+    assert (fault == "") is (tag in MAY[who, membership]), fault
 
 
 @pytest.mark.parametrize("tag", SAID)
@@ -87,7 +95,7 @@ def test_what_one_may_not_say_has_no_effect_but_the_end_of_its_connection(who: s
 
 def test_a_node_registers_under_the_name_that_it_has_proven_and_no_other() -> None:
     desk = Desk(Rules(worker_count=2))
-    proven = Principal(kind=Kind.NODE, name="worker_1", known=AuthMethod.CERTIFICATE)
+    proven = Principal(kind=PrincipalKind.NODE, name="worker_1", known=AuthMethod.CERTIFICATE)
     connection = desk.connect()
     assert desk.say(connection, registration(), proven) == []
     assert connection in desk.closed
@@ -114,19 +122,19 @@ def test_an_admitted_node_stays_itself_where_nobody_proves_anything() -> None:
     desk.at(desk.now + 10)
     assert not desk.machine.state.job_ended, "a worker has ended the job by a launcher's word"
     other = claimed(registration(node_id="worker_9"), peer="h", member=NodeId("worker_0"))
-    assert other == Principal(kind=Kind.NODE, name="worker_0", known=AuthMethod.CLAIMED)
+    assert other == Principal(kind=PrincipalKind.NODE, name="worker_0", known=AuthMethod.CLAIMED)
 
 
 def test_who_claims_something_is_what_its_first_message_says() -> None:
     exited = m.Exited(node_id=NodeId("worker_0"), pid=1, reason="")
-    assert claimed(exited, peer="10.0.0.7", member=None).kind is Kind.LAUNCHER
+    assert claimed(exited, peer="10.0.0.7", member=None).kind is PrincipalKind.LAUNCHER
     assert claimed(registration(), peer="10.0.0.7", member=None).name == "worker_0"
     beat = m.Heartbeat(sequence=1, generation=Generation(1), step=0)
     nobody = claimed(beat, peer="10.0.0.7", member=None)
-    assert fault_of(nobody, beat, member=None, rank=None) == "not registered"
+    assert violation(nobody, beat, member=None, rank=None) == "not registered"
 
 
 def test_the_rows_say_nothing_that_no_principal_can_be() -> None:
     for message, sender in SENDERS.items():
-        if sender.kind is not Kind.NODE:
-            assert sender.standing is Standing.ANY, f"{message} is of a principal that is never admitted"
+        if sender.kind is not PrincipalKind.NODE:
+            assert sender.membership is Membership.ANY, f"{message} is of a principal that is never admitted"

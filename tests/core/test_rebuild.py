@@ -157,7 +157,9 @@ def test_where_nobody_knows_anything_a_new_job_begins() -> None:
         ((past(0, worker_count=3), past(1, worker_count=3)), "had 3 workers, here are 2 (MS_WORKER_NUM)"),
     ],
 )
-def test_what_does_not_fit_together_ends_it_by_name(pasts: tuple[m.Past, m.Past], why: str) -> None:
+def test_what_does_not_fit_together_ends_it_by_name(
+    pasts: tuple[m.JobHistory, m.JobHistory], why: str
+) -> None:
     desk = Desk(Rules(worker_count=2, rebuild_store=True))
     come(desk, *pasts)
     assert desk.exit is not None

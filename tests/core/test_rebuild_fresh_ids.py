@@ -11,7 +11,7 @@ from recovery.core.policy import rebuild
 from recovery.core.policy.ranks import first_id, is_of_place, place_of
 from recovery.core.records import EventKind, JobRecord, JobState, NodeRecord, ProcessRecord
 from recovery.core.rules import Rules
-from recovery.core.worker.job_memory import of_place
+from recovery.core.worker.job_history import of_place
 from tests.core.desk import Desk, Worker, checkpoint
 from tests.core.pasts import OLD, began, pass_time, past, ready
 from tests.core.test_rebuild_standbys import come, ranks

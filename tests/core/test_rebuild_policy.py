@@ -118,7 +118,9 @@ def test_an_older_run_counts_only_for_the_numbers() -> None:
         (past(0), past(7), "rank 7 of 2 workers"),
     ],
 )
-def test_workers_that_contradict_each_other_are_named(one: m.Past, other: m.Past, why: str) -> None:
+def test_workers_that_contradict_each_other_are_named(
+    one: m.JobHistory, other: m.JobHistory, why: str
+) -> None:
     found = rebuild.rebuild({NodeId("a"): one, NodeId("b"): other})
     assert isinstance(found, Unclear)
     assert why in found.reason
@@ -162,7 +164,7 @@ def test_of_one_rank_the_newest_holder_counts_and_who_was_replaced_is_named() ->
 HERE = {NodeId("w0"): past(0), NodeId("w1"): past(1)}
 
 
-def said(known: m.Past) -> Rebuilt | Unclear:
+def said(known: m.JobHistory) -> Rebuilt | Unclear:
     """Both ranks are here and have saved nothing; a standby has said this and is gone."""
     return rebuild.rebuild(HERE, {NodeId("s0"): known})
 
@@ -199,7 +201,7 @@ def test_another_job_of_who_is_gone_counts_nowhere() -> None:
 @pytest.mark.parametrize(
     ("known", "why"), [(past(0, worker_count=3), "different numbers"), (past(7), "rank 7")]
 )
-def test_who_is_gone_and_contradicts_is_named(known: m.Past, why: str) -> None:
+def test_who_is_gone_and_contradicts_is_named(known: m.JobHistory, why: str) -> None:
     found = said(known)
     assert isinstance(found, Unclear)
     assert why in found.reason

@@ -158,12 +158,12 @@ class Trial:
         self._tries += 1
         where = self._copy(f"try_{self._tries}")
         end = run_child(self._work_in(where), (point.call,), point.decides())
-        fault = self._fault_of(where, end)
+        fault = self._violation(where, end)
         if not fault:
             shutil.rmtree(where)
         return Outcome(point, end, fault)
 
-    def _fault_of(self, where: Path, end: End) -> str:
+    def _violation(self, where: Path, end: End) -> str:
         if end.code not in (0, REFUSED, -signal.SIGKILL):
             return f"it ended with {'something else than an error of ours' if end.code == BROKEN else end.code}: {end.said}"
         if end.code == 0 and end.acknowledged != len(self._snapshots) - 1:

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from recovery.core.principals import Kind
+from recovery.core.principals import PrincipalKind
 from recovery.core.records import EventKind
 from recovery.transport import inspection_client
 from recovery.transport.access import Access
@@ -33,7 +33,7 @@ MEMORY_GROWTH_BYTES_MAX = 64 << 20
 def check_is_answered(port: int, token: str | None) -> None:
     """A well-behaved process has its answer on its first connection: with the token a view, else a refusal (an id that is alive)."""
     if token is not None:
-        access = Access(Caller(Kind.VIEWER, "", JobToken(token)))
+        access = Access(Caller(PrincipalKind.VIEWER, "", JobToken(token)))
         assert asyncio.run(inspection_client.ask(HOST, port, "/status", access=access))["state"] == "running"
         return
     one = Hammer(port, node="worker_0", workers=WORKERS, servers=0, per_second=1)

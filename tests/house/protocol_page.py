@@ -33,7 +33,7 @@ _INSIDE = (
     HeldCopy,
     LiveState,
     m.PassedOver,
-    m.Past,
+    m.JobHistory,
     m.GenerationStart,
     Source,
     FetchFault,

@@ -11,7 +11,7 @@ from recovery.core.ids import NodeId
 from recovery.core.scheduler.state import RUN_FINISHED
 from recovery.launch import job_completion
 from recovery.launch.job_completion import Completion
-from recovery.launch.placement import Kind, Placed
+from recovery.launch.placement import Placed, ProcessKind
 from recovery.transport.inspection_client import NoAnswerError
 
 
@@ -67,7 +67,7 @@ def test_a_scheduler_of_this_host_that_was_done_answers_for_all() -> None:
     known = Completion(Scheduler(NoAnswerError("refused")))
     scheduler = Placed(
         name="scheduler",
-        kind=Kind.SCHEDULER,
+        kind=ProcessKind.SCHEDULER,
         node_id=NodeId("scheduler"),
         rank=None,
         local_index=0,

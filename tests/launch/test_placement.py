@@ -6,7 +6,15 @@ import msgspec
 import pytest
 
 from recovery.errors import RecoveryError
-from recovery.launch.placement import Host, Kind, Placed, Script, environment_of, environment_of_all, place
+from recovery.launch.placement import (
+    Host,
+    Placed,
+    ProcessKind,
+    Script,
+    environment_of,
+    environment_of_all,
+    place,
+)
 from tests.launch.typed import parse
 
 HOST = Host(
@@ -37,7 +45,7 @@ def test_one_host_has_the_scheduler_and_all_workers() -> None:
         "MS_TOPO_TIMEOUT": "30",
         "RANK_SIZE": "2",
     }
-    assert (scheduler.kind, scheduler.name) == (Kind.SCHEDULER, "scheduler")
+    assert (scheduler.kind, scheduler.name) == (ProcessKind.SCHEDULER, "scheduler")
     assert scheduler.variables == {**shared, "MS_ROLE": "MS_SCHED", "MS_NODE_ID": "sched"}
     assert [worker.name for worker in workers] == ["worker_0", "worker_1"]
     assert workers[1].variables == {
@@ -133,8 +141,8 @@ def test_standbys_are_further_processes_without_a_rank_and_a_device() -> None:
     scheduler, _, _, first, second = placed("--worker_num=2", "--standby_num=2", "--bind_core=True")
 
     assert [(one.name, one.node_id, one.kind) for one in (first, second)] == [
-        ("standby_0", "standby_0", Kind.STANDBY),
-        ("standby_1", "standby_1", Kind.STANDBY),
+        ("standby_0", "standby_0", ProcessKind.STANDBY),
+        ("standby_1", "standby_1", ProcessKind.STANDBY),
     ]
     assert (first.variables["MS_STANDBY"], first.variables["MS_ROLE"]) == ("1", "MS_WORKER")
     assert not {"RANK", "RANK_ID", "LOCAL_RANK", "DEVICE_ID"} & set(first.variables)

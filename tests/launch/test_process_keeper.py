@@ -20,7 +20,7 @@ from recovery.launch.incidents import Incidents
 from recovery.launch.kernel_log import KernelLog
 from recovery.launch.known_job import KnownJob, KnownNode, KnownScheduler, Members
 from recovery.launch.launch_context import LaunchContext
-from recovery.launch.placement import Kind, Placed
+from recovery.launch.placement import Placed, ProcessKind
 from recovery.launch.process_keeper import Outcome, ProcessKeeper
 from recovery.launch.restarts import Next
 from recovery.launch.scheduler_contact import NoScheduler
@@ -71,7 +71,7 @@ def keep(
     directory: Path,
     scheduler: SlowScheduler,
     *,
-    kind: Kind = Kind.WORKER,
+    kind: ProcessKind = ProcessKind.WORKER,
     rejoin: Rejoin = Rejoin.NEW,
     killed: int = 1,
     restarts: int = 3,
@@ -142,9 +142,9 @@ class GoneScheduler(SlowScheduler):
         return
 
 
-@pytest.mark.parametrize("kind", [Kind.WORKER, Kind.STANDBY])
+@pytest.mark.parametrize("kind", [ProcessKind.WORKER, ProcessKind.STANDBY])
 def test_who_is_killed_behind_the_end_of_its_job_is_not_started_again_and_leaves_no_file(
-    tmp_path: Path, kind: Kind
+    tmp_path: Path, kind: ProcessKind
 ) -> None:
     """Its own file says that it had heard of the end."""
     (tmp_path / ".worker_0.finished").touch()
@@ -242,15 +242,15 @@ def test_a_process_whose_rank_a_standby_takes_after_its_end_ends_no_job(tmp_path
     assert scheduler.reported == [("0", True)]
 
 
-@pytest.mark.parametrize("kind", [Kind.WORKER, Kind.STANDBY])
-def test_the_scheduler_is_told_of_a_standby_that_it_was_one(tmp_path: Path, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [ProcessKind.WORKER, ProcessKind.STANDBY])
+def test_the_scheduler_is_told_of_a_standby_that_it_was_one(tmp_path: Path, kind: ProcessKind) -> None:
     lost = (KnownNode(node_id="0", rank=0, state="lost"),)
     scheduler = SlowScheduler(
         *[KnownJob(job="j", state="interrupted", nodes=lost)] * 2,
         KnownJob(job="j", state="failed", nodes=lost),
     )
     assert keep(tmp_path, scheduler, kind=kind, restarts=0)[0].next is Next.FAIL
-    assert scheduler.standbys == [kind is Kind.STANDBY]
+    assert scheduler.standbys == [kind is ProcessKind.STANDBY]
 
 
 def test_a_process_whose_rank_nobody_takes_ends_the_job(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing_extensions import override
 from recovery.core.ids import NodeId
 from recovery.launch.known_job import KnownJob, KnownNode
 from recovery.launch.missing_ranks import MissingRank
-from recovery.launch.placement import Kind, Placed
+from recovery.launch.placement import Placed, ProcessKind
 from recovery.launch.process_keeper import ProcessKeeper
 from recovery.launch.rank_takers import RankTakers
 from recovery.launch.scheduler_contact import NoScheduler
@@ -52,7 +52,7 @@ class Host:
     def _place(self, rank: MissingRank) -> Placed:
         return Placed(
             name=f"takeover_{rank.rank}",
-            kind=Kind.STANDBY,
+            kind=ProcessKind.STANDBY,
             node_id=NodeId(f"t{rank.rank}"),
             rank=None,
             local_index=0,

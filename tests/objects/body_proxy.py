@@ -118,7 +118,7 @@ class BodyProxy(Way):
                 head = from_client.head()
                 method, path, _ = head.split(b"\r\n", 1)[0].decode().split(" ", 2)
                 asked = Asked(method, path)
-                fault = self._fault_of(asked)
+                fault = self._violation(asked)
                 if _EXPECT.search(head):
                     client.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
                 if fault is Fault.UNCONDITIONAL:
@@ -162,7 +162,7 @@ class BodyProxy(Way):
             sink.sendall(piece)
             gone += len(piece)
 
-    def _fault_of(self, asked: Asked) -> Fault | None:
+    def _violation(self, asked: Asked) -> Fault | None:
         with self._changed:
             if self._fault is None or not self._chosen(asked):
                 return None

@@ -125,7 +125,7 @@ FILES = (
         "a damaged file is written over",
         "I19",
         "checkpoint/name_conflict.py",
-        "_fault_of",
+        "_violation",
         "try:\n"
         "    verify.check(path.with_name(old.file))\n"
         "except CheckpointError as error:\n"

@@ -21,7 +21,7 @@ LAUNCHER: tuple[Bug, ...] = (
         "I25",
         "launch/node_ids.py",
         "NodeIds.begin_next",
-        "came_for or self.current",
+        "wanted_slot or self.current",
         "self.current",
         (
             "tests/launch/test_process_keeper.py::test_who_comes_for_a_rank_of_another_host_comes_for_it_again_until_it_has_it",

@@ -7,7 +7,7 @@ from tests.planted.bug import Bug
 GONE = "tests/store/test_store_gone.py"
 CORE = "tests/core/test_rebuild.py"
 POLICY = "tests/core/test_rebuild_policy.py"
-MEMORY = "tests/core/test_job_memory.py"
+MEMORY = "tests/core/test_job_history.py"
 SHELL = "tests/scheduler/test_rebuild.py"
 
 FRESH = "tests/core/test_rebuild_fresh_ids.py"

@@ -96,7 +96,7 @@ TRANSFERS: tuple[Bug, ...] = (
         "I16",
         "transport/file_server.py",
         "FileServer._look_at",
-        "looked.principal.kind is not Kind.NODE",
+        "looked.principal.kind is not PrincipalKind.NODE",
         "not looked.principal.kind",
         (f"{_TRANSFER}::test_strangers_get_nothing",),
     ),

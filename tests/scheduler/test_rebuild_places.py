@@ -19,7 +19,7 @@ from tests.core.standbys import answer, job, row, seat, standby
 LEASE_MS = 31_000
 
 
-def rebuilt(*holders: tuple[str, m.Past], standbys: int = 0) -> Desk:
+def rebuilt(*holders: tuple[str, m.JobHistory], standbys: int = 0) -> Desk:
     """A scheduler on the store that is made of what these have left behind."""
     pasts = {NodeId(name): known for name, known in holders}
     traces = Traces(path=Path("lost"), remains=(), pasts=pasts, nodes={}, unreadable=())
@@ -29,7 +29,7 @@ def rebuilt(*holders: tuple[str, m.Past], standbys: int = 0) -> Desk:
     return desk
 
 
-def taken_over_by(name: str, **fields: object) -> tuple[tuple[str, m.Past], ...]:
+def taken_over_by(name: str, **fields: object) -> tuple[tuple[str, m.JobHistory], ...]:
     """worker_0 had rank 0 up to step 10; this id since then, up to step 20."""
     both = (began(1, 0), began(2, 10))
     return (

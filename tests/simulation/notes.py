@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from recovery.core.ids import NodeId
-from recovery.core.messages import Past
+from recovery.core.messages import JobHistory
 from recovery.core.policy.rebuild import past_of
 from recovery.core.records import CheckpointRecord, GenerationRecord, JobRecord, NodeRecord, Record
 from recovery.core.worker.effects import FindCheckpoints
-from recovery.core.worker.job_memory import joined, of_place
+from recovery.core.worker.job_history import joined, of_place
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
@@ -39,14 +39,14 @@ class Notes:
             elif isinstance(record, CheckpointRecord):
                 self.saved[record.run, record.step] = record
 
-    def past_beside(self, job: str) -> Past | None:
+    def past_beside(self, job: str) -> JobHistory | None:
         """What is noted of another job than this one."""
         if self.job is None or self.node is None or self.job.job == job:
             return None
         return past_of(self.job, self.node, self.generations.values(), self.saved.values())
 
 
-def past_known(process: Process, find: FindCheckpoints) -> Past | None:
+def past_known(process: Process, find: FindCheckpoints) -> JobHistory | None:
     """What a process, its node's own store and the stores of the other ids of its place know of another job."""
     notes = process.world.notes[process.name]
     past = notes.past_beside(find.job)

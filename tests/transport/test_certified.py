@@ -6,7 +6,7 @@ import pytest
 
 from recovery.core.ids import NodeId
 from recovery.core.messages import Admitted, Exited, Refused
-from recovery.core.principals import AuthMethod, Kind, Principal
+from recovery.core.principals import AuthMethod, Principal, PrincipalKind
 from recovery.tls.side import Side
 from recovery.transport.access import Access
 from recovery.transport.certified import covers
@@ -77,7 +77,7 @@ def test_a_later_id_of_a_place_is_known_by_its_certificate_and_is_itself(world: 
             await worker.join("w0.2")
             assert isinstance(worker.messages[0], Admitted)
             assert receiver.server.principal(receiver.messages[0][0]) == Principal(
-                kind=Kind.NODE, name=NodeId("w0.2"), known=AuthMethod.CERTIFICATE
+                kind=PrincipalKind.NODE, name=NodeId("w0.2"), known=AuthMethod.CERTIFICATE
             )
             await worker.client.close()
 
@@ -122,11 +122,11 @@ def test_with_token_and_certificate_a_worker_is_one_principal(
         token = JobToken("t" * 16)
         found = channel(world, Side.SERVER)
         async with serving(channel=found, authenticator=Authenticator(token)) as (receiver, port):
-            worker = _dialling(world, port, Caller(Kind.NODE, "w0", token))
+            worker = _dialling(world, port, Caller(PrincipalKind.NODE, "w0", token))
             await worker.join("w0")
             number = receiver.messages[0][0]
             assert receiver.server.principal(number) == Principal(
-                kind=Kind.NODE, name=NodeId("w0"), known=known
+                kind=PrincipalKind.NODE, name=NodeId("w0"), known=known
             )
             await worker.client.close()
 
@@ -139,7 +139,7 @@ def test_a_certificate_does_not_make_up_for_a_token(world: World) -> None:
         found = channel(world, Side.SERVER)
         async with serving(channel=found, authenticator=Authenticator(token)) as (receiver, port):
             assert "has none" in await refusal(_dialling(world, port, None))
-            other = Caller(Kind.NODE, "w0", JobToken("u" * 16))
+            other = Caller(PrincipalKind.NODE, "w0", JobToken("u" * 16))
             assert "another one" in await refusal(_dialling(world, port, other))
             assert receiver.messages == []
 
@@ -154,18 +154,18 @@ def test_a_token_does_not_make_its_holder_another_node_than_its_certificate_name
         token = JobToken("t" * 16)
         found = channel(world, Side.SERVER)
         async with serving(channel=found, authenticator=Authenticator(token)) as (receiver, port):
-            worker = _dialling(world, port, Caller(Kind.NODE, "w1", token))
+            worker = _dialling(world, port, Caller(PrincipalKind.NODE, "w1", token))
             await worker.join("w1")
             [answer] = worker.messages
             assert isinstance(answer, Refused)
             assert answer.code == "ID_CERT_MISMATCH"
             assert receiver.messages == []
             # What it has proven to be stays: the table of who may say what refuses this registration.
-            other = _dialling(world, port, Caller(Kind.NODE, "w1", token))
+            other = _dialling(world, port, Caller(PrincipalKind.NODE, "w1", token))
             await other.join("w0")
             number = receiver.messages[0][0]
             assert receiver.server.principal(number) == Principal(
-                kind=Kind.NODE, name=NodeId("w1"), known=AuthMethod.TOKEN
+                kind=PrincipalKind.NODE, name=NodeId("w1"), known=AuthMethod.TOKEN
             )
             await other.client.close()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from recovery.core.principals import Kind
+from recovery.core.principals import PrincipalKind
 from recovery.tls.channel import Channel
 from recovery.tls.side import Side
 from recovery.transport.access import Access
@@ -159,9 +159,9 @@ def test_a_disk_that_is_full_is_no_fault_of_the_holder(held: Held) -> None:
 @pytest.mark.parametrize(
     "caller",
     [
-        pytest.param(Caller(Kind.NODE, "worker_0", JobToken("another-token-than-that")), id="token"),
+        pytest.param(Caller(PrincipalKind.NODE, "worker_0", JobToken("another-token-than-that")), id="token"),
         pytest.param(VIEWER, id="viewer"),
-        pytest.param(Caller(Kind.NODE, "worker_0"), id="none"),
+        pytest.param(Caller(PrincipalKind.NODE, "worker_0"), id="none"),
     ],
 )
 def test_strangers_get_nothing(held: Held, caller: Caller) -> None:

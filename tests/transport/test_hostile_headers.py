@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as some
 
-from recovery.core.principals import Kind
+from recovery.core.principals import PrincipalKind
 from recovery.transport.host_header import is_foreign
 from recovery.transport.job_token import SCHEME, Authenticator, Caller, Denied, JobToken, Proven
 
@@ -34,12 +34,12 @@ def test_any_parts_of_a_proof_are_denied(who: str, parts: list[str]) -> None:
 
 @given(_headers)
 def test_who_knows_the_token_is_somebody_that_there_is_or_nobody(who: str) -> None:
-    caller = Caller(Kind.VIEWER, "", JobToken(SECRET))
+    caller = Caller(PrincipalKind.VIEWER, "", JobToken(SECRET))
     caller.who = who
     answer = caller.answer(SCHEDULER.challenge(), "GET", "/status")
     looked = SCHEDULER.look_at(answer.headers, "GET", "/status")
     if isinstance(looked, Proven):
-        assert looked.principal.kind is Kind.VIEWER or looked.principal.name.isascii()
+        assert looked.principal.kind is PrincipalKind.VIEWER or looked.principal.name.isascii()
     else:
         assert looked.status == 403
 

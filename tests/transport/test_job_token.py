@@ -16,7 +16,7 @@ import pytest
 from recovery import clock
 from recovery.core.ids import NodeId
 from recovery.core.messages import Exited, FromNode
-from recovery.core.principals import AuthMethod, Kind, Principal
+from recovery.core.principals import AuthMethod, Principal, PrincipalKind
 from recovery.transport import inspection_client, job_token
 from recovery.transport.access import Access
 from recovery.transport.client import Client, ConnectError
@@ -41,8 +41,8 @@ from tests.transport.wire import (
 )
 
 SECRET = "a-token-that-nobody-guesses"
-WORKER = Caller(Kind.NODE, "worker_0", JobToken(SECRET))
-VIEWER = Caller(Kind.VIEWER, "", JobToken(SECRET))
+WORKER = Caller(PrincipalKind.NODE, "worker_0", JobToken(SECRET))
+VIEWER = Caller(PrincipalKind.VIEWER, "", JobToken(SECRET))
 VIEWS = Inspection(
     routes=(
         ("/status", json_route(lambda: {"nodes": []})),
@@ -85,7 +85,7 @@ def test_a_proof_holds_once_for_what_it_was_made_for() -> None:
     answer = WORKER.answer(it.challenge(), "GET", "/cluster")
     proven = it.look_at(answer.headers, "GET", "/cluster")
     assert isinstance(proven, Proven)
-    assert proven.principal == Principal(kind=Kind.NODE, name="worker_0", known=AuthMethod.TOKEN)
+    assert proven.principal == Principal(kind=PrincipalKind.NODE, name="worker_0", known=AuthMethod.TOKEN)
     assert answer.holds(proven.headers), "the scheduler proves the same"
     again = it.look_at(answer.headers, "GET", "/cluster")
     assert isinstance(again, Denied)
@@ -157,7 +157,7 @@ def test_whoever_knows_the_token_must_still_be_something(who: str) -> None:
 
 
 def test_another_token_proves_nothing_to_either_side() -> None:
-    other = Caller(Kind.NODE, "worker_0", JobToken("another-token-than-that"))
+    other = Caller(PrincipalKind.NODE, "worker_0", JobToken("another-token-than-that"))
     it = authenticator()
     answer = other.answer(it.challenge(), "GET", "/cluster")
     denied = it.look_at(answer.headers, "GET", "/cluster")
@@ -189,7 +189,7 @@ def test_a_process_with_the_token_is_who_it_says_before_its_first_message() -> N
             [(connection, message, _)] = receiver.messages
             assert message == register()
             assert receiver.server.principal(connection) == Principal(
-                kind=Kind.NODE, name="worker_0", known=AuthMethod.TOKEN
+                kind=PrincipalKind.NODE, name="worker_0", known=AuthMethod.TOKEN
             )
             await one.close()
 
@@ -217,8 +217,8 @@ def test_over_a_wire_that_drips_a_process_proves_itself_all_the_same() -> None:
     ("caller", "why"),
     [
         (None, "has none"),
-        (Caller(Kind.NODE, "worker_0", JobToken("another-token-than-that")), "is another one"),
-        (Caller(Kind.VIEWER, "", JobToken(SECRET)), "does not let this process in"),
+        (Caller(PrincipalKind.NODE, "worker_0", JobToken("another-token-than-that")), "is another one"),
+        (Caller(PrincipalKind.VIEWER, "", JobToken(SECRET)), "does not let this process in"),
     ],
 )
 def test_who_does_not_belong_gets_no_connection_and_is_told_why(caller: Caller | None, why: str) -> None:

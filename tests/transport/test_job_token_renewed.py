@@ -9,7 +9,7 @@ import pytest
 
 from recovery import clock
 from recovery.config.secret import Secret
-from recovery.core.principals import Kind
+from recovery.core.principals import PrincipalKind
 from recovery.errors import RecoveryPathError
 from recovery.store import job_token_file
 from recovery.transport import inspection_client, job_token
@@ -24,7 +24,7 @@ from tests.transport.wire import HOST, WAIT_S, register, run, serving, until
 def test_who_outlives_its_recovery_path_takes_the_token_of_the_new_one(tmp_path: Path) -> None:
     path = tmp_path / "recovery"
     before = job_token_file.shared(path)
-    caller = Caller(Kind.NODE, "worker_0", JobToken(before), job_token_file.source_of(None, path))
+    caller = Caller(PrincipalKind.NODE, "worker_0", JobToken(before), job_token_file.source_of(None, path))
     shutil.rmtree(path)
     caller.renew()
     assert caller.token is not None, "what nobody stores any more is still what the others know"
@@ -44,7 +44,9 @@ def test_who_outlives_its_recovery_path_takes_the_token_of_the_new_one(tmp_path:
 
 def test_a_view_is_asked_for_with_the_new_token_too(tmp_path: Path) -> None:
     path = tmp_path / "recovery"
-    caller = Caller(Kind.VIEWER, "", JobToken("one-that-was-before"), job_token_file.source_of(None, path))
+    caller = Caller(
+        PrincipalKind.VIEWER, "", JobToken("one-that-was-before"), job_token_file.source_of(None, path)
+    )
 
     async def main() -> None:
         new = authenticator(job_token_file.shared(path))
@@ -61,9 +63,9 @@ def test_a_scheduler_that_outlives_the_file_takes_the_token_of_the_new_one(
 ) -> None:
     path = tmp_path / "recovery"
     before, source = job_token_file.shared(path), job_token_file.source_of(None, path)
-    survivor = Caller(Kind.NODE, "worker_0", JobToken(before), source)
+    survivor = Caller(PrincipalKind.NODE, "worker_0", JobToken(before), source)
     (path / job_token_file.NAME).unlink()
-    late = Caller(Kind.NODE, "worker_1", JobToken(job_token_file.shared(path)), source)
+    late = Caller(PrincipalKind.NODE, "worker_1", JobToken(job_token_file.shared(path)), source)
 
     async def main() -> None:
         asked = Authenticator(JobToken(before), stored=source)
@@ -94,7 +96,7 @@ def test_strangers_do_not_make_a_scheduler_read_its_disk_without_end(
 
     async def main() -> None:
         asked = Authenticator(JobToken(SECRET), stored=stored)
-        stranger = Caller(Kind.VIEWER, "", JobToken("another-token-than-that"))
+        stranger = Caller(PrincipalKind.VIEWER, "", JobToken("another-token-than-that"))
         async with serving(authenticator=asked, inspection=VIEWS) as (_, port):
             for looked in (1, 2, 3):
                 for _ in range(10):
@@ -120,7 +122,7 @@ def test_a_token_that_others_may_read_by_now_is_not_taken(
     job_token_file.shared(path)
     (path / job_token_file.NAME).chmod(0o644)
     known = JobToken("one-that-was-before")
-    caller = Caller(Kind.NODE, "worker_0", known, job_token_file.source_of(None, path))
+    caller = Caller(PrincipalKind.NODE, "worker_0", known, job_token_file.source_of(None, path))
     caller.renew()
     assert caller.token is known
     assert "event=job_token_not_read" in caplog.text

@@ -14,7 +14,7 @@ import pytest
 
 from recovery import clock
 from recovery.core.ids import NodeId
-from recovery.core.principals import AuthMethod, Kind, Principal
+from recovery.core.principals import AuthMethod, Principal, PrincipalKind
 from recovery.errors import ChannelSettingError
 from recovery.tls.channel import Channel, Note
 from recovery.tls.side import Side
@@ -37,7 +37,7 @@ from tests.transport.wire import (
     until,
 )
 
-NAMED = Principal(kind=Kind.NODE, name=NodeId("w0"), known=AuthMethod.CERTIFICATE)
+NAMED = Principal(kind=PrincipalKind.NODE, name=NodeId("w0"), known=AuthMethod.CERTIFICATE)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from recovery.checkpoint.verify import Wanted
 from recovery.core.copy_messages import FetchFault
 from recovery.core.held import Source
 from recovery.core.ids import NodeId, Rank, RunId
-from recovery.core.principals import Kind
+from recovery.core.principals import PrincipalKind
 from recovery.transport.access import Access
 from recovery.transport.file_client import Patience
 from recovery.transport.job_token import Authenticator, Caller, JobToken
@@ -36,7 +36,7 @@ SECRET = "a-token-that-nobody-guesses"
 RUN, RANK = RunId(1), Rank(1)
 NAME = "train-1_7.ckpt"
 CONTENT = random.Random(1).randbytes(3_000_000)
-ACCESS = Access(Caller(Kind.NODE, "w9", JobToken(SECRET)))
+ACCESS = Access(Caller(PrincipalKind.NODE, "w9", JobToken(SECRET)))
 WAIT_S = 60.0
 HASTY = Patience(window_s=WAIT_S, window_bytes=1_000, busy_s=WAIT_S)
 

@@ -11,7 +11,7 @@ import pytest
 
 from recovery.core.effects import Persist
 from recovery.core.ids import NodeId, Rank, RunId
-from recovery.core.messages import Past
+from recovery.core.messages import JobHistory
 from recovery.core.records import DirectoryRecord, NodeRecord
 from recovery.store import reader
 from recovery.store.contents import WorkerRecords
@@ -45,7 +45,9 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def find(path: Path, node_id: str, replaces: str, *, asked: str = NEW, past: Past | None = None) -> Found:
+def find(
+    path: Path, node_id: str, replaces: str, *, asked: str = NEW, past: JobHistory | None = None
+) -> Found:
     """What a process of that id finds, and finds again."""
 
     async def main() -> Found:

@@ -62,7 +62,7 @@ class SeatedIds:
         if not same:
             del self._integers[int(node_id)]
 
-    def fault_of(self, node_id: NodeId, count: int) -> str | None:
+    def violation(self, node_id: NodeId, count: int) -> str | None:
         """Say why `node_id` cannot be ranked together with the others of them, or None when it can.
 
         Args:
@@ -91,7 +91,7 @@ def assign(hosts: Mapping[NodeId, str]) -> dict[NodeId, Rank]:
     """Assign every node its rank.
 
     Args:
-        hosts: address of the host of each node; ids that passed `fault_of`, as many as there are ranks.
+        hosts: address of the host of each node; ids that passed `violation`, as many as there are ranks.
 
     Returns:
         A rank for each, 0..len(hosts)-1.

@@ -11,7 +11,7 @@ from typing import Union
 import msgspec
 
 from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RunId
-from recovery.core.messages import GenerationStart, HeldCheckpoint, Past
+from recovery.core.messages import GenerationStart, HeldCheckpoint, JobHistory
 from recovery.core.policy import ranks, rollback
 from recovery.core.records import (
     CheckpointRecord,
@@ -27,7 +27,7 @@ REPORTED = "reported by the workers"
 NOT_KNOWN = "rebuilt: whether all ranks held it is not known"
 OF_REBUILT_STORE = "its scheduler's store was rebuilt"
 """Why a node is in its state that has not come since."""
-_NOBODY: Mapping[NodeId, Past] = {}
+_NOBODY: Mapping[NodeId, JobHistory] = {}
 
 
 class Rebuilt(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +65,7 @@ def past_of(
     node: NodeRecord,
     generations: Iterable[GenerationRecord],
     saved: Iterable[CheckpointRecord],
-) -> Past:
+) -> JobHistory:
     """What one worker knows, from the rows of its own store.
 
     Args:
@@ -82,7 +82,7 @@ def past_of(
         for one in generations
         if one.run == job.run and one.generation <= job.generation
     )
-    return Past(
+    return JobHistory(
         job=job.job,
         run=job.run,
         rank=node.rank if node.rank is not None else Rank(0),
@@ -96,7 +96,9 @@ def past_of(
     )
 
 
-def rebuild(pasts: Mapping[NodeId, Past], gone: Mapping[NodeId, Past] = _NOBODY) -> Union[Rebuilt, Unclear]:
+def rebuild(
+    pasts: Mapping[NodeId, JobHistory], gone: Mapping[NodeId, JobHistory] = _NOBODY
+) -> Union[Rebuilt, Unclear]:
     """Put together what the workers know; at least one does, here or gone.
 
     Args:
@@ -187,7 +189,7 @@ def guesses_of(
     return tuple(guesses)
 
 
-def report(built: Rebuilt, pasts: Mapping[NodeId, Past]) -> str:
+def report(built: Rebuilt, pasts: Mapping[NodeId, JobHistory]) -> str:
     """What was taken from where, and what nobody knew, for the event log."""
     of_each = "; ".join(
         f"{node_id}: rank {past.rank}, generation {past.generation}, "
@@ -202,7 +204,7 @@ def report(built: Rebuilt, pasts: Mapping[NodeId, Past]) -> str:
     return f"{of_each}{guessed}"
 
 
-def _holders(pasts: Mapping[NodeId, Past]) -> tuple[dict[NodeId, Past], list[str]]:
+def _holders(pasts: Mapping[NodeId, JobHistory]) -> tuple[dict[NodeId, JobHistory], list[str]]:
     """Of one rank the newest holder, and who else had it before: a standby has taken the rank over.
 
     Of the processes of one place, which know the same, the one that held it itself; else the one that was started last.
@@ -229,7 +231,7 @@ def _holders(pasts: Mapping[NodeId, Past]) -> tuple[dict[NodeId, Past], list[str
     return holders, replaced
 
 
-def _clash(pasts: Mapping[NodeId, Past], worker_count: int) -> str:
+def _clash(pasts: Mapping[NodeId, JobHistory], worker_count: int) -> str:
     of_rank: dict[Rank, NodeId] = {}
     for node_id, past in pasts.items():
         if past.worker_count != worker_count:
@@ -242,7 +244,7 @@ def _clash(pasts: Mapping[NodeId, Past], worker_count: int) -> str:
     return ""
 
 
-def _generations(run: RunId, pasts: Iterable[Past]) -> tuple[tuple[GenerationRecord, ...], list[str]]:
+def _generations(run: RunId, pasts: Iterable[JobHistory]) -> tuple[tuple[GenerationRecord, ...], list[str]]:
     """Every plan that somebody received, and where one that nobody remembers began: below whatever was saved in it.
 
     Of the files of one step only those of one generation stay then, and these are of one history.
@@ -285,8 +287,8 @@ def _generations(run: RunId, pasts: Iterable[Past]) -> tuple[tuple[GenerationRec
 
 def _checkpoints(
     worker_count: int,
-    pasts: Mapping[NodeId, Past],
-    gone: Iterable[Past],
+    pasts: Mapping[NodeId, JobHistory],
+    gone: Iterable[JobHistory],
     generations: tuple[GenerationRecord, ...],
 ) -> tuple[tuple[CheckpointRecord, ...], list[str]]:
     held = {past.rank: rollback.in_lineage(past.held, generations) for past in pasts.values()}
@@ -317,7 +319,7 @@ def _checkpoints(
     return tuple(records), guesses
 
 
-def _newest_saved(past: Past) -> int:
+def _newest_saved(past: JobHistory) -> int:
     return max(past.saved_step, *(one.step for one in past.held if _lasts(one)), 0)
 
 
@@ -326,7 +328,7 @@ def _lasts(saved: HeldCheckpoint | CheckpointRecord) -> bool:
     return tier_of(saved.path) is Tier.DISK
 
 
-def _noted(past: Past) -> CheckpointRecord:
+def _noted(past: JobHistory) -> CheckpointRecord:
     """A save that a worker has noted and whose file it does not find: it keeps the plan from step 0."""
     return CheckpointRecord(
         run=past.run,

@@ -1,12 +1,12 @@
 """Who takes over a rank that is lost?
 
 Three questions, each answered by a table or an order: is this seat to be given away, which standby is asked for it, and does what that
-standby can read suffice. tests/core/test_takeover_policy.py walks every combination and finds exactly one row each.
+standby can read suffice. tests/core/test_takeover_policy.py walks every combination and finds one row each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 
 import msgspec
@@ -134,48 +134,28 @@ def next_candidate(
 # --- what an answer must hold -------------------------------------------------------------------------------------------
 
 
-class Needed(str, Enum):
-    """What the plan will ask of the rank."""
+class Match(str, Enum):
+    """What the answer says of the step that the plan will ask of the rank."""
 
-    NOTHING = "nothing"
+    NOTHING_WANTED = "nothing_wanted"
     """No step is held by all ranks."""
-    A_STEP = "a_step"
-    """All ranks hold it, as far as the scheduler knows."""
-
-
-class Shown(str, Enum):
-    """What the answer says of that step."""
-
-    THAT_FILE = "that_file"
+    SAME_FILE = "same_file"
+    """It holds the rank's file of it."""
     ANOTHER_FILE = "another_file"
-    """A file of the step that is not the one the rank has reported."""
+    """It holds a file of the step that is not the one the rank has reported."""
     NO_FILE = "no_file"
 
 
-class AnswerRow(msgspec.Struct, frozen=True):
-    """One row; each column is the set of values that it covers."""
-
-    needed: frozenset[Needed]
-    shown: frozenset[Shown]
-    takes: bool
-
-    def matches(self, needed: Needed, shown: Shown) -> bool:
-        """Is it one of this row's?"""
-        return needed in self.needed and shown in self.shown
-
-
-# fmt: off
-ANSWERS: tuple[AnswerRow, ...] = (
-    #         needed                         shown                                                 it takes the rank
-    AnswerRow(frozenset({Needed.NOTHING}),   frozenset(Shown),                                     takes=True),
-    AnswerRow(frozenset({Needed.A_STEP}),    frozenset({Shown.THAT_FILE}),                         takes=True),
+TAKES_RANK = {
+    Match.NOTHING_WANTED: True,
+    Match.SAME_FILE: True,
     # With an older step everybody would lose steps that another standby, or the lost one itself, can still bring.
-    AnswerRow(frozenset({Needed.A_STEP}),    frozenset({Shown.ANOTHER_FILE, Shown.NO_FILE}),       takes=False),
-)
-# fmt: on
+    Match.ANOTHER_FILE: False,
+    Match.NO_FILE: False,
+}
 
 
-def fault_of(needed: HeldCheckpoint | None, held: Iterable[HeldCheckpoint]) -> str:
+def violation(needed: HeldCheckpoint | None, held: Iterable[HeldCheckpoint]) -> str:
     """Say why an answer does not suffice; empty: it does.
 
     Args:
@@ -183,14 +163,18 @@ def fault_of(needed: HeldCheckpoint | None, held: Iterable[HeldCheckpoint]) -> s
         held: what the standby can read of the rank, of the lineage.
     """
     by_step = {one.step: one for one in held}
-    shown = Shown.NO_FILE
-    if needed is not None and needed.step in by_step:
-        is_that = by_step[needed.step].digest == needed.digest
-        shown = Shown.THAT_FILE if is_that else Shown.ANOTHER_FILE
-    wanted = Needed.NOTHING if needed is None else Needed.A_STEP
-    if needed is None or next(row.takes for row in ANSWERS if row.matches(wanted, shown)):
+    match = _match(needed, by_step)
+    if needed is None or TAKES_RANK[match]:
         return ""
-    if shown is Shown.ANOTHER_FILE:
+    if match is Match.ANOTHER_FILE:
         return f"its file of step {needed.step} is not the one that the rank has saved"
     newest = max(by_step, default=0)
     return f"it cannot read the rank's file of step {needed.step}; its newest is {f'step {newest}' if newest else 'none'}"
+
+
+def _match(needed: HeldCheckpoint | None, by_step: Mapping[int, HeldCheckpoint]) -> Match:
+    if needed is None:
+        return Match.NOTHING_WANTED
+    if needed.step not in by_step:
+        return Match.NO_FILE
+    return Match.SAME_FILE if by_step[needed.step].digest == needed.digest else Match.ANOTHER_FILE

@@ -183,7 +183,7 @@ class SchedulerMachine:
         """Nothing is heard of whom the table of principals does not let say it."""
         state, connection, message = self.state, received.connection, received.message
         node = state.speaker(connection)
-        fault = _fault_of(received, node)
+        fault = _violation(received, node)
         if fault:
             return [CloseConnection(connection, fault, is_fault=True)]
         if isinstance(message, m.Register):
@@ -253,9 +253,9 @@ class SchedulerMachine:
                 assert_never(message)
 
 
-def _fault_of(received: MessageReceived, node: Node | None) -> str:
+def _violation(received: MessageReceived, node: Node | None) -> str:
     """Why the sender may not say this; empty: it may."""
     member = node.record.node_id if node is not None else None
     rank = node.record.rank if node is not None else None
     who = received.principal or principals.claimed(received.message, peer=received.peer, member=member)
-    return principals.fault_of(who, received.message, member=member, rank=rank)
+    return principals.violation(who, received.message, member=member, rank=rank)

@@ -57,7 +57,7 @@ class Node:
         """The lost id that this process was started in the place of, as it said; empty: none."""
         self.starts_again = False
         """It starts its program again whenever its generation ends, as it said."""
-        self.comes_back = False
+        self.is_restarting = False
         """It is about to, as far as anybody knows: its connection closed when its generation had ended, and it was not heard since."""
         self.waits_by_choice = False
         """It was started as a standby (MS_STANDBY). Who was not, and waits as one, waits for a seat."""
@@ -150,7 +150,7 @@ class Node:
 
     def keeps_rank(self, now_ms: int, lease_ms: int) -> bool:
         """Is it lost only for as long as its program needs to start again? For a lease at most from when it was last heard."""
-        return self.comes_back and now_ms < self.heard_ms + lease_ms
+        return self.is_restarting and now_ms < self.heard_ms + lease_ms
 
     def move(self, state: NodeState, *, reason: str = "", rejoin_left_ms: int = 0) -> NodeRecord:
         """Go to `state` and give the row to persist."""

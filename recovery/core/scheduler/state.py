@@ -44,7 +44,7 @@ class LostStore:
         """While it is built again: until when somebody may come who knows more of a rank; None: nobody is waited for."""
         self.has_asked = False
         """That time is over."""
-        self.reported: dict[NodeId, m.Past] = {}
+        self.reported: dict[NodeId, m.JobHistory] = {}
         """What nodes have said of their past while it is built again, also those that are gone."""
         self.reported_generation = Generation(0)
         """The newest that a node has reported, gone or not: the store may have lost it, and its number is never given again."""

@@ -103,7 +103,7 @@ class CheckpointMessages:
         )
         return [*self._requests.send(request), Log("checkpoint_invalid", bad.reason, warning=True)]
 
-    def find(self, admitted: m.Admitted, rank: Rank | None, past: m.Past | None) -> FindCheckpoints:
+    def find(self, admitted: m.Admitted, rank: Rank | None, past: m.JobHistory | None) -> FindCheckpoints:
         """Have the directories searched.
 
         Args:

@@ -49,7 +49,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """It starts its program again in its place whenever its generation ends."""
 
 
-class Standing(NamedTuple):
+class LastAdmission(NamedTuple):
     """What a registration says of where this process stands."""
 
     incarnation: Incarnation
@@ -141,14 +141,14 @@ class Connection:
         self._unreachable_since_ms = now_ms
         return [*self._wait.begin("the scheduler to answer", now_ms), Connect()]
 
-    def on_dial_due(self, standing: Standing, now_ms: int) -> list[WorkerEffect]:
+    def on_dial_due(self, last_admission: LastAdmission, now_ms: int) -> list[WorkerEffect]:
         """Dial; where the connection of a refusal still stands, ask again on it. Who was admitted meanwhile does neither."""
         if not self._dial_is_due:
             return []
         stood = self._state is ConnectionState.REFUSED
         self._dial_is_due = False
         self._move(ConnectionFact.DIAL_DUE)
-        return self._register(standing, now_ms) if stood else [Connect()]
+        return self._register(last_admission, now_ms) if stood else [Connect()]
 
     def _dial_at(self, at_ms: int) -> SetTimer:
         self._dial_is_due = True
@@ -233,14 +233,16 @@ class Connection:
 
     # --- registering ---------------------------------------------------------------------------------------------------
 
-    def on_connected(self, connected: s.Connected, standing: Standing, now_ms: int) -> list[WorkerEffect]:
+    def on_connected(
+        self, connected: s.Connected, last_admission: LastAdmission, now_ms: int
+    ) -> list[WorkerEffect]:
         """A dial succeeded: register."""
         self._serves = connected.serves
         self._move(ConnectionFact.OPENED)
         self._dials_failed, self._not_let_in_since_ms = 0, None
-        return self._register(standing, now_ms)
+        return self._register(last_admission, now_ms)
 
-    def _register(self, standing: Standing, now_ms: int) -> list[WorkerEffect]:
+    def _register(self, last_admission: LastAdmission, now_ms: int) -> list[WorkerEffect]:
         self._heard_ms = now_ms
         register = m.Register(
             request_id=self._register_id,
@@ -254,9 +256,9 @@ class Connection:
             server_count=self._rules.server_count,
             recovery_enabled=self._rules.recovery_enabled,
             token=self._token,
-            incarnation=standing.incarnation,
-            generation=standing.generation,
-            job=standing.job,
+            incarnation=last_admission.incarnation,
+            generation=last_admission.generation,
+            job=last_admission.job,
             standby=self._identity.standby,
             replaces=self._identity.replaces,
             starts_again=self._identity.starts_again,

@@ -13,8 +13,8 @@ from recovery.core.messages import (
     FromNode,
     GenerationStart,
     HeldCheckpoint,
+    JobHistory,
     Offer,
-    Past,
     Rollback,
     Source,
 )
@@ -108,7 +108,7 @@ class FindCheckpoints(msgspec.Struct, frozen=True, tag="find_checkpoints"):
     run: RunId
     rank: Rank | None = None
     """None: this process was never given one, so a file's rank is looked at when it is loaded."""
-    past: Past | None = None
+    past: JobHistory | None = None
     """Another job that this process remembers to have trained: what is held of that one is looked for too."""
     offer: Offer | None = None
     """The rank is not this node's: its files are looked for where they are said to lie too."""

@@ -70,7 +70,7 @@ class Fetches:
         self._orders[fetch.fetch_id] = order
         return [fetch]
 
-    def on_kept(self, kept: CopiesKept, past: m.Past | None) -> list[WorkerEffect]:
+    def on_kept(self, kept: CopiesKept, past: m.JobHistory | None) -> list[WorkerEffect]:
         """All copies of a step are complete: older ones may go."""
         self._has_copies = True
         self._oldest, self._oldest_in_memory = kept.oldest, kept.oldest_in_memory
@@ -80,14 +80,14 @@ class Fetches:
         """Copies were found on this node."""
         self._has_copies = self._has_copies or bool(copies)
 
-    def planned(self, plan: m.Rollback, past: m.Past | None) -> list[WorkerEffect]:
+    def planned(self, plan: m.Rollback, past: m.JobHistory | None) -> list[WorkerEffect]:
         """A plan is followed: what is newer than its step belongs to a suffix that is trained again, and what it needs stays."""
         self._plan, self._plan_fetch = None, 0
         self._oldest = min(self._oldest, plan.step)
         self._oldest_in_memory = min(self._oldest_in_memory, plan.step)
         return self._retain(past) if self._has_copies else []
 
-    def _retain(self, past: m.Past | None) -> list[WorkerEffect]:
+    def _retain(self, past: m.JobHistory | None) -> list[WorkerEffect]:
         if past is None:
             return []
         return [RetainCopies(past.job, past.run, self._oldest, past.began, self._oldest_in_memory)]

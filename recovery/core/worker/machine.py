@@ -8,7 +8,7 @@ what it needs. What the main thread does and where the connection stands are two
     requests.py              what must not be lost on the way to the scheduler
     checkpoint_messages.py   saved, damaged, held, committed checkpoints
     heartbeats.py            numbers the heartbeats, confirms this process's place after a pause
-    job_memory.py            what is known of the job, for a scheduler that has lost its store
+    job_history.py            what is known of the job, for a scheduler that has lost its store
     fetches.py               copies of others' checkpoints, and what a plan has fetched first
     plans.py                 follows the plans, at once or when what they go back to lies here
     standby.py               answers the offer of a rank
@@ -30,7 +30,7 @@ from recovery.core.policy import backoff
 from recovery.core.rules import Rules
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.checkpoint_messages import CheckpointMessages
-from recovery.core.worker.connection import Connection, GivenUp, Identity, Standing
+from recovery.core.worker.connection import Connection, GivenUp, Identity, LastAdmission
 from recovery.core.worker.departure import Departure, failure_of, leave_of, nothing_to_do
 from recovery.core.worker.effects import (
     ConfirmPlace,
@@ -87,7 +87,7 @@ class WorkerMachine:
         return self._plans.admitted
 
     @property
-    def past(self) -> m.Past | None:
+    def past(self) -> m.JobHistory | None:
         """What this process remembers of the job it trains; None: it was given no plan."""
         return self._plans.memory.past
 
@@ -240,9 +240,9 @@ class WorkerMachine:
         return self._connection.on_started(started, now_ms)
 
     @property
-    def _standing(self) -> Standing:
+    def _standing(self) -> LastAdmission:
         incarnation = self.admitted.incarnation if self.admitted else Incarnation(0)
-        return Standing(incarnation, self._main_thread.generation, self._plans.memory.job)
+        return LastAdmission(incarnation, self._main_thread.generation, self._plans.memory.job)
 
     def _on_connect_failed(self, failed: s.ConnectFailed, now_ms: int) -> list[WorkerEffect]:
         outside, member = self._main_thread.state is WorkerState.OUTSIDE, self.admitted is not None

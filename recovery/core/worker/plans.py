@@ -12,7 +12,7 @@ from recovery.core.worker.checkpoint_messages import CheckpointMessages
 from recovery.core.worker.connection import Connection
 from recovery.core.worker.effects import WorkerEffect
 from recovery.core.worker.fetches import Fetches
-from recovery.core.worker.job_memory import JobMemory
+from recovery.core.worker.job_history import JobHistoryRecorder
 from recovery.core.worker.main_thread import MainThread
 from recovery.core.worker.standby import Standby, waits_for
 from recovery.core.worker.transitions import WorkerState
@@ -34,7 +34,7 @@ class Plans:
         """None was given yet. The arguments are the parts of the machine that a plan changes."""
         self._rules, self._wait, self._connection = rules, wait, connection
         self._main_thread, self._checkpoints, self._fetches = main_thread, checkpoints, fetches
-        self.memory = JobMemory()
+        self.memory = JobHistoryRecorder()
         self.standby = Standby()
         self.admitted: m.Admitted | None = None
         """The last admission, with what later plans said of job, run and incarnation. None: there was none."""

@@ -1,4 +1,4 @@
-"""What may happen to the worker's machine. Past tense. Randomness rides along as a field, so that the core draws none."""
+"""What may happen to the worker's machine. JobHistory tense. Randomness rides along as a field, so that the core draws none."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 from recovery.core.copy_messages import FetchFault
 from recovery.core.ids import Generation, Rank, RequestId, ResumeToken
-from recovery.core.messages import FromScheduler, HeldCheckpoint, HeldCopy, LiveState, PassedOver, Past
+from recovery.core.messages import FromScheduler, HeldCheckpoint, HeldCopy, JobHistory, LiveState, PassedOver
 from recovery.core.worker.timers import WorkerTimer
 
 
@@ -135,7 +135,7 @@ class CheckpointsFound(msgspec.Struct, frozen=True, tag="checkpoints_found"):
     held: tuple[HeldCheckpoint, ...]
     passed_over: tuple[PassedOver, ...] = ()
     """Newest step first."""
-    past: Past | None = None
+    past: JobHistory | None = None
     """Another job than the one that was asked for, by this process's memory or its own store."""
     rank: Rank | None = None
     """The rank that was offered and whose files were looked for; None: it was this node's own."""

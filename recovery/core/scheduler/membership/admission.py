@@ -49,7 +49,7 @@ def admit_or_refuse(
     """Let a node in, or refuse it. A refusal changes nothing of the holder, its lease and its window included."""
     node = state.nodes.get(register.node_id)
     place = places.find(state, node, register)
-    fault = _fault_of(state, register, place)
+    fault = _violation(state, register, place)
     if fault is not None:
         return refuse(state, received, register, fault, now_ms)
     if node is not None and node.record.reason == RUN_FINISHED and _token_of(node, register) is Token.SAME:
@@ -104,7 +104,7 @@ def job_fault_of(state: SchedulerState, register: m.Register) -> Refuse | None:
     return None
 
 
-def _fault_of(state: SchedulerState, register: m.Register, place: places.Place) -> Refuse | None:
+def _violation(state: SchedulerState, register: m.Register, place: places.SlotOffer) -> Refuse | None:
     """What makes this process no member of this run under this id. A rank that is given is given, and a standby needs none."""
     fault = job_fault_of(state, register)
     if fault is not None:
@@ -121,12 +121,12 @@ def _fault_of(state: SchedulerState, register: m.Register, place: places.Place) 
     if has_rank or asks_for_no_seat or place.seats in (Seats.STANDBY, Seats.HELD):
         return None
     name = NodeId(place.seat or register.node_id)
-    misfit = state.seats[register.role].names.fault_of(name, state.seat_count(register.role))
+    misfit = state.seats[register.role].names.violation(name, state.seat_count(register.role))
     return Refuse("NODE_ID_INVALID", f"{misfit}. Give each process its own id.") if misfit else None
 
 
 def _applicant(
-    state: SchedulerState, node: Node | None, register: m.Register, place: places.Place, now_ms: int
+    state: SchedulerState, node: Node | None, register: m.Register, place: places.SlotOffer, now_ms: int
 ) -> Applicant:
     seats = place.seats
     if node is None:
@@ -155,7 +155,7 @@ def _applicant(
     )
 
 
-def _replaced(place: places.Place, now_ms: int) -> Replaced | None:
+def _replaced(place: places.SlotOffer, now_ms: int) -> Replaced | None:
     holder = place.held_by
     if holder is None:
         return None
@@ -250,7 +250,7 @@ def _resume(
     node: Node,
     received: MessageReceived,
     register: m.Register,
-    place: places.Place,
+    place: places.SlotOffer,
     now_ms: int,
 ) -> list[SchedulerEffect]:
     effects = _close_older_connection(state, node)
@@ -287,7 +287,7 @@ def _admit(
     node: Node | None,
     received: MessageReceived,
     register: m.Register,
-    place: places.Place,
+    place: places.SlotOffer,
     now_ms: int,
 ) -> list[SchedulerEffect]:
     record = NodeRecord(
@@ -331,7 +331,7 @@ def _connect(
 ) -> None:
     node.connection, node.heard_ms, node.sent_generation, node.asked = connection, now_ms, 0, 0
     node.proven_dead, node.given_up, node.replaces = False, False, register.replaces
-    node.starts_again, node.comes_back = register.starts_again, False
+    node.starts_again, node.is_restarting = register.starts_again, False
     node.waits_by_choice, node.serves = register.standby, register.serves
     state.copying.look = True
     state.lost_store.reported_generation = max(state.lost_store.reported_generation, register.generation)

@@ -58,7 +58,7 @@ def on_connection_lost(state: SchedulerState, lost: ConnectionLost, now_ms: int)
     node.suspect_until_ms = now_ms + state.rules.reconnect_grace_ms
     record = node.move(NodeState.SUSPECT, reason=lost.reason)
     # Who waits for the next plan already has started again.
-    node.comes_back = node.starts_again and state.job.state is JobState.INTERRUPTED and node.ready is None
+    node.is_restarting = node.starts_again and state.job.state is JobState.INTERRUPTED and node.ready is None
     return [
         Persist((record, state.node_event(EventKind.NODE_SUSPECTED, node, reason=lost.reason))),
         SetTimer(GraceTimer(record.node_id), node.suspect_until_ms),
@@ -73,7 +73,7 @@ def on_process_gone(state: SchedulerState, gone: ProcessGone, now_ms: int) -> li
         return []
     if not proof.may_still_matter(state, node, now_ms):
         return []
-    node.proven_dead, node.comes_back = True, False
+    node.proven_dead, node.is_restarting = True, False
     reason = proof.has_ended(node)
     if node.record.state is NodeState.SUSPECT:
         return _gone(state, node, reason, now_ms)
@@ -117,7 +117,7 @@ def _exit_seen(state: SchedulerState, exited: m.Exited, now_ms: int) -> list[Sch
     if node.record.state is NodeState.LIVE:
         node.record = msgspec.structs.replace(node.record, reason=node.record.reason or exited.reason)
         return []
-    node.comes_back = False
+    node.is_restarting = False
     if node.record.state is NodeState.SUSPECT:
         return _gone(state, node, exited.reason, now_ms)
     effects = _learn(state, node, exited.reason, now_ms) if node.record.state is NodeState.LOST else []
@@ -168,7 +168,7 @@ def give_up(state: SchedulerState, node: Node, reason: str, now_ms: int) -> list
         return []
     if node.is_standby:
         # It had no rank itself, and may have been the last one that came for one.
-        awaited = places.came_for(state, node.record.node_id, node.replaces)
+        awaited = places.wanted_slot(state, node.record.node_id, node.replaces)
         return [] if awaited is None else give_up(state, awaited, reason, now_ms)
     if node.record.role is m.Role.WORKER and state.seats[m.Role.WORKER].standbys:
         state.vacancies.pending_failure.add(node.record.node_id)
@@ -178,7 +178,7 @@ def give_up(state: SchedulerState, node: Node, reason: str, now_ms: int) -> list
 
 def _give_up_unknown(state: SchedulerState, exited: m.Exited, now_ms: int) -> list[SchedulerEffect]:
     """It was never here, and is not started again: the job cannot begin without it, or go on without whose rank it came for."""
-    awaited = places.came_for(state, exited.node_id)
+    awaited = places.wanted_slot(state, exited.node_id)
     if awaited is not None:
         state.facts.given_up.append(GivenUp(awaited, exited.reason))
         return []

@@ -122,7 +122,7 @@ def _free_name(state: SchedulerState, node: Node) -> str:
     taken = set(seats.names)
     names = [_place(node), own, *map(str, range(count)), *state.nodes]
     fitting = (
-        name for name in map(NodeId, names) if name not in taken and not seats.names.fault_of(name, count)
+        name for name in map(NodeId, names) if name not in taken and not seats.names.violation(name, count)
     )
     return next(fitting, "")
 
@@ -183,7 +183,7 @@ def _may_still_say(node: Node) -> bool:
     return is_silent or node.record.state is NodeState.SUSPECT
 
 
-def _pasts(state: SchedulerState) -> dict[NodeId, m.Past]:
+def _pasts(state: SchedulerState) -> dict[NodeId, m.JobHistory]:
     """What everybody who is here knows."""
     return {
         node.record.node_id: node.ready.past
@@ -201,7 +201,7 @@ def note_past(state: SchedulerState, node: Node, ready: m.Ready) -> None:
         state.lost_store.reported[node.record.node_id] = past
 
 
-def _gone(state: SchedulerState, pasts: Mapping[NodeId, m.Past]) -> dict[NodeId, m.Past]:
+def _gone(state: SchedulerState, pasts: Mapping[NodeId, m.JobHistory]) -> dict[NodeId, m.JobHistory]:
     return {node_id: past for node_id, past in state.lost_store.reported.items() if node_id not in pasts}
 
 
@@ -253,7 +253,7 @@ def take_up(state: SchedulerState) -> Union[list[Record], Exit]:
     return [RunRecord(run=built.run), *rows, *built.generations, *built.checkpoints, event]
 
 
-def _take_up_copies(state: SchedulerState, pasts: Mapping[NodeId, m.Past]) -> list[Record]:
+def _take_up_copies(state: SchedulerState, pasts: Mapping[NodeId, m.JobHistory]) -> list[Record]:
     """Who is here holds copies of the job that it knows; the rows that say so."""
     rows: list[Record] = []
     for node_id, past in pasts.items():
@@ -271,7 +271,7 @@ def _take_up_copies(state: SchedulerState, pasts: Mapping[NodeId, m.Past]) -> li
 
 
 def _give_seats(
-    state: SchedulerState, built: rebuild.Rebuilt, pasts: Mapping[NodeId, m.Past]
+    state: SchedulerState, built: rebuild.Rebuilt, pasts: Mapping[NodeId, m.JobHistory]
 ) -> list[Record]:
     """Who held a rank until the end has a seat, and who was replaced has none: the processes came in any order. The rows of both.
 
@@ -298,7 +298,7 @@ def _give_seats(
 
 
 def _names(
-    state: SchedulerState, built: rebuild.Rebuilt, pasts: Mapping[NodeId, m.Past]
+    state: SchedulerState, built: rebuild.Rebuilt, pasts: Mapping[NodeId, m.JobHistory]
 ) -> dict[NodeId, str]:
     """How the seat of each holder of a rank is called."""
     first: dict[Rank, str] = {}

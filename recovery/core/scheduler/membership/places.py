@@ -15,7 +15,7 @@ from recovery.core.scheduler.state import SchedulerState
 _HERE = (NodeState.LIVE, NodeState.SUSPECT)
 
 
-class Place(NamedTuple):
+class SlotOffer(NamedTuple):
     """What a process is let in on, if it is let in."""
 
     seats: Seats
@@ -27,7 +27,7 @@ class Place(NamedTuple):
     """All places are taken, and that one has any of them."""
 
 
-def find(state: SchedulerState, node: Node | None, register: m.Register) -> Place:
+def find(state: SchedulerState, node: Node | None, register: m.Register) -> SlotOffer:
     """Look for a place.
 
     Args:
@@ -37,28 +37,28 @@ def find(state: SchedulerState, node: Node | None, register: m.Register) -> Plac
     """
     own = _own_seat(state, node)
     if own and _is_free(state, own, node, register.role):
-        return Place(Seats.FREE, own)
+        return SlotOffer(Seats.FREE, own)
     if register.role is m.Role.SERVER:
         free = _is_free(state, register.node_id, node, register.role)
-        return Place(Seats.FREE, register.node_id) if free else Place(Seats.NONE)
+        return SlotOffer(Seats.FREE, register.node_id) if free else SlotOffer(Seats.NONE)
     holder = _replaced_alive(state, register) or _holder_of_its_place(state, node, register)
     if holder is not None and not state.builds_again:
-        return Place(Seats.HELD, held_by=holder)
+        return SlotOffer(Seats.HELD, held_by=holder)
     if state.job.state is JobState.FORMING and not _wants_to_stand_by(state, register):
         seat = _seat_to_begin_on(state, register)
         if seat and _is_free(state, seat, node, register.role):
-            return Place(Seats.FREE, seat)
+            return SlotOffer(Seats.FREE, seat)
     if _may_stand_by(state, node, register):
-        return Place(Seats.STANDBY)
+        return SlotOffer(Seats.STANDBY)
     holder = _other_holder(state, register)
     if holder is not None and holder.record.state in _HERE and register.token is None:
         # Its launcher was started again, and who holds the seat may have died with it: a host that lost power closes no connection.
-        return Place(Seats.HELD, held_by=holder)
+        return SlotOffer(Seats.HELD, held_by=holder)
     holder = _may_be_gone(state, node, register)
     if holder is not None:
         # To be refused for good ends a process for good: its launcher takes the job to be complete without it.
-        return Place(Seats.HELD, held_by=holder, fills=True)
-    return Place(Seats.NONE)
+        return SlotOffer(Seats.HELD, held_by=holder, fills=True)
+    return SlotOffer(Seats.NONE)
 
 
 def _replaced_alive(state: SchedulerState, register: m.Register) -> Node | None:
@@ -92,7 +92,7 @@ def _other_holder(state: SchedulerState, register: m.Register) -> Node | None:
     return holder if holder is not None and holder.record.node_id != register.node_id else None
 
 
-def came_for(state: SchedulerState, node_id: NodeId, replaces: str = "") -> Node | None:
+def wanted_slot(state: SchedulerState, node_id: NodeId, replaces: str = "") -> Node | None:
     """The lost holder of the rank that a process without one came for; None: it came for no rank, or another one has it.
 
     A process that was never here names nobody. Its launcher has called it after its place: worker_0.2 is of worker_0.
@@ -190,7 +190,7 @@ def _comes_first_for_a_rank(state: SchedulerState, node: Node | None, register: 
     place, host = place_of(register.node_id, register.replaces), register.host
     everybody = state.nodes.values()
     others = [one for one in everybody if one.is_standby and one.record.state in _HERE and one is not node]
-    if came_for(state, register.node_id, register.replaces) is not None:
+    if wanted_slot(state, register.node_id, register.replaces) is not None:
         return not any(is_of_place(other.record.node_id, place) for other in others)
     if not register.replaces or any(other.record.host == host for other in others):
         return False

@@ -71,7 +71,7 @@ def end_window(state: SchedulerState, node: Node, now_ms: int) -> bool:
 
 def may_still_matter(state: SchedulerState, node: Node, now_ms: int) -> bool:
     """Would it change anything to learn that its process has ended?"""
-    if node.record.state is NodeState.SUSPECT or node.comes_back:
+    if node.record.state is NodeState.SUSPECT or node.is_restarting:
         return True
     is_refused = node.record.state is NodeState.LOST and now_ms < node.window_ends_ms
     return is_refused and state.rules.rejoin_on_proof

@@ -102,7 +102,7 @@ def _not_asked(state: SchedulerState) -> dict[NodeId, policy.Candidate]:
 def _comes_for(state: SchedulerState, standby: Node) -> str:
     """The vacant seat that it was started for, unless it has declined that one; empty: it takes any."""
     name = standby.record.node_id
-    holder = places.came_for(state, name, standby.replaces)
+    holder = places.wanted_slot(state, name, standby.replaces)
     if holder is None or holder.seat in state.vacancies.declined.get(name, ()):
         return ""
     return holder.seat
@@ -266,7 +266,7 @@ def answered(state: SchedulerState, standby: Node, ready: m.Ready) -> list[Recor
     rank = holder.record.rank
     assert rank is not None, "a Ready with a rank answers an offer of it"
     needed = state.checkpoints.needed_of(rank)
-    fault = policy.fault_of(needed, state.held_by(ready, rank))
+    fault = policy.violation(needed, state.held_by(ready, rank))
     if needed is not None and fault and sources.is_elsewhere(state, standby, needed, rank):
         # Other nodes have copies of it, and give it one when it follows the plan.
         fault = ""

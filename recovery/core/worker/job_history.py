@@ -16,12 +16,12 @@ BEGAN_MAX = 1_000
 """Plans that are remembered: 60 KB, of a message of at most 1 MiB. Where an older one began, its files say (policy/rebuild.py)."""
 
 
-class JobMemory:
+class JobHistoryRecorder:
     """The newest plan that this process was given, and where the earlier ones of its run began."""
 
     def __init__(self) -> None:
         """Nothing yet."""
-        self.past: m.Past | None = None
+        self.past: m.JobHistory | None = None
 
     @property
     def job(self) -> str:
@@ -44,7 +44,7 @@ class JobMemory:
         )
         before = self.past
         same_run = before is not None and (before.job, before.run) == (admitted.job, plan.run)
-        self.past = m.Past(
+        self.past = m.JobHistory(
             job=admitted.job,
             run=plan.run,
             rank=plan.rank,
@@ -75,7 +75,7 @@ class JobMemory:
         return job, node, generation
 
 
-def joined(past: m.Past, of_store: m.Past | None) -> m.Past:
+def joined(past: m.JobHistory, of_store: m.JobHistory | None) -> m.JobHistory:
     """What a process remembers, with what its node's store holds of the same job and run: the store knows earlier incarnations too."""
     if of_store is None or (of_store.job, of_store.run) != (past.job, past.run):
         return past
@@ -90,7 +90,7 @@ def joined(past: m.Past, of_store: m.Past | None) -> m.Past:
     )
 
 
-def of_place(own: m.Past | None, others: Mapping[NodeId, m.Past]) -> m.Past | None:
+def of_place(own: m.JobHistory | None, others: Mapping[NodeId, m.JobHistory]) -> m.JobHistory | None:
     """What the ids of one place know together: the newest plan that any of them was given, and where the earlier ones began.
 
     Args:

@@ -16,7 +16,7 @@ from recovery.core.records import (
 from recovery.core.tokens import token_digest
 from recovery.core.worker import effects as we
 from recovery.core.worker import stimuli as s
-from recovery.core.worker.job_memory import joined
+from recovery.core.worker.job_history import joined
 from tests.core.desk import checkpoint
 from tests.core.driven_worker import DrivenWorker, plan
 from tests.core.pasts import began, past
