@@ -146,7 +146,7 @@ def _check_free(beside: Path, manifest: Manifest) -> None:
     if not os.path.lexists(beside):
         return
     try:
-        old = manifests.read(beside)
+        old = manifests.read_manifest(beside)
     except CheckpointManifestError as error:
         reason = f"what has its manifest's name is none ({error}); move it away"
         raise CheckpointWriteError(path=manifest.file, reason=reason) from error

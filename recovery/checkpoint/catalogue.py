@@ -107,7 +107,7 @@ def _look_at_folders(
         if None not in (rank, whose) and whose != rank:
             continue
         try:
-            manifest = manifests.read(beside)
+            manifest = manifests.read_manifest(beside)
         except CheckpointManifestError as error:
             if folder.is_dir():
                 passed_over.append(_passed_over(folder, str(error), None))

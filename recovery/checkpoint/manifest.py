@@ -147,7 +147,7 @@ def fill(content: bytes, stream: BinaryIO) -> None:
     stream.write(content)
 
 
-def read(path: Path) -> Manifest:
+def read_manifest(path: Path) -> Manifest:
     """Read and check the manifest under `path`, whatever the file beside it is called.
 
     Raises:

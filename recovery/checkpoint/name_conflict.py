@@ -50,7 +50,7 @@ def find(path: Path, manifest: Manifest) -> NameConflict:
     wanted = manifest.paths(path.parent)
     in_use = tuple(file for file in wanted if _is_there(file))
     try:
-        old = manifests.read(names.manifest_path(path))
+        old = manifests.read_manifest(names.manifest_path(path))
     except CheckpointManifestError as error:
         return NameConflict(path, in_use, (), str(error) if in_use else "")
     if (old.job, old.run) != (manifest.job, manifest.run) or (

@@ -126,7 +126,7 @@ def _folder_of_framework(directory: Path, step: int | None) -> Path | None:
             for beside, folder, _ in folders.manifests_in(place, tuple(one.name for one in place.iterdir())):
                 if directory in (place, folder) and folder.is_dir():
                     with contextlib.suppress(CheckpointManifestError):
-                        steps[folder] = manifests.read(beside).step
+                        steps[folder] = manifests.read_manifest(beside).step
     wanted = [folder for folder in steps if steps[folder] == step] or steps
     return max(wanted, key=lambda folder: (steps[folder], folder.name), default=None)
 

@@ -32,7 +32,7 @@ def checkpoints(
     """The checkpoints of the index, from the files or from a running scheduler."""
     source = source_of(path, connect)
     if isinstance(source, Path):
-        stored = stored_state.read(source)
+        stored = stored_state.read_stored(source)
         found = read_checkpoints(source) if retired_too else stored.checkpoints
         rows = tables.checkpoint_rows(found, stored.copies)
     elif retired_too:

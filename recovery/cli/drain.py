@@ -85,7 +85,7 @@ def _scheduler_of(path: Path) -> Address:
         UsageError: none runs on this host, or it belongs to another user.
         StoreError, RecoveryPathError: there is no job.
     """
-    stored_state.read(path)
+    stored_state.read_stored(path)
     owner = owner_of(scheduler_path(path))
     try:
         sockets = [] if owner is None else psutil.Process(owner.pid).net_connections(kind="tcp")

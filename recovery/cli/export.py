@@ -18,7 +18,7 @@ from recovery.store.reader import read_checkpoints, read_worker, stored_workers
 
 def export(path: RecoveryPath, file: Annotated[Path, typer.Argument(help="a new file")]) -> None:
     """Everything in one JSON document. Tokens are never stored; their digests are left out all the same."""
-    state = stored_state.read(path)
+    state = stored_state.read_stored(path)
     document: dict[str, Any] = {
         "written": instant(clock.wall_ms()),
         "path": str(path),

@@ -33,7 +33,7 @@ def _end_window(path: Path, node_id: str) -> None:
         StoreLockedError: a scheduler runs.
     """
     # Opening alone would create a store where there is none.
-    stored_state.read(path)
+    stored_state.read_stored(path)
     store = SchedulerStore.open(path)
     try:
         state = store.load()

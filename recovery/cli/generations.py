@@ -22,7 +22,7 @@ def generations(
     """All generations, from the files or from a running scheduler."""
     source = source_of(path, connect)
     if isinstance(source, Path):
-        found: Sequence[GenerationRecord] = stored_state.read(source).generations
+        found: Sequence[GenerationRecord] = stored_state.read_stored(source).generations
     else:
         found = _records(ask(source, "/generations"))
     show_rows(tables.GENERATIONS, tables.GENERATIONS.rows(found), chosen(form, as_json=as_json))

@@ -19,7 +19,7 @@ def nodes(
     """All nodes, from the files or from a running scheduler."""
     source = source_of(path, connect)
     if isinstance(source, Path):
-        state = stored_state.read(source)
+        state = stored_state.read_stored(source)
         processes = RunningProcesses(state)
         ranks = progress_of_ranks(state, processes, notes_of_now(state))
         steps = {one.node_id: one.step for one in ranks if one.rank is not None}

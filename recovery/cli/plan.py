@@ -24,7 +24,7 @@ def plan(
     ] = False,
 ) -> None:
     """What a restart now would do; the exit code says whether the job could go on."""
-    state = stored_state.read(path)
+    state = stored_state.read_stored(path)
     found = make_plan(state, allow_restart_from_zero=allow_restart_from_zero)
     if as_json:
         print_json(found)

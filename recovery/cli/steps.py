@@ -22,7 +22,7 @@ def steps(
     if not isinstance(source, Path):
         show_rows(tables.STEPS, status_report.step_rows(ask(source, "/status")), form)
         return
-    found, unreadable = stored_state.progress(stored_state.read(source))
+    found, unreadable = stored_state.progress(stored_state.read_stored(source))
     show_rows(tables.STEPS, tables.STEPS.rows(found), form)
     for line in unreadable:
         warn(line)

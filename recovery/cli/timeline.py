@@ -51,7 +51,7 @@ def timeline(
     as_json: AsJson = False,
 ) -> None:
     """Write the page and the picture, or show goodput and each recovery with its parts."""
-    state = stored_state.read(path)
+    state = stored_state.read_stored(path)
     found, unreadable = read_timeline(state, run=run)
     for unread in unreadable:
         warn(f"not counted: {unread}")

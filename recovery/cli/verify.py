@@ -13,7 +13,7 @@ from recovery.report.audit import Finding
 
 def verify(path: RecoveryPath, as_json: AsJson = False) -> None:
     """Check everything; one line per finding."""
-    part = workers_only.read(path)
+    part = workers_only.read_workers_only(path)
     if part is not None:
         stored, scheduler = part
         warn(f"not looked at: the scheduler's store and what it knows; it is on another host, at {scheduler}")
@@ -21,7 +21,7 @@ def verify(path: RecoveryPath, as_json: AsJson = False) -> None:
         return
     findings = list(audit.databases(path))
     if not any(finding.path.endswith("scheduler.db") for finding in findings):
-        stored = stored_state.read(path)
+        stored = stored_state.read_stored(path)
         findings += audit.checkpoints(stored)
         for sentence in audit.not_looked_at(stored):
             warn(f"not looked at: {sentence}")

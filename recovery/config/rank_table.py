@@ -56,7 +56,7 @@ class RankTable(msgspec.Struct, frozen=True):
 _tables = msgspec.json.Decoder(RankTable)
 
 
-def read(path: Path, *, field: str, worker_num: int | None = None) -> RankTable:
+def read_rank_table(path: Path, *, field: str, worker_num: int | None = None) -> RankTable:
     """Read a table, and refuse one that does not describe this job.
 
     Args:

@@ -86,7 +86,9 @@ def _openmpi(environ: Mapping[str, str]) -> dict[str, str]:
 def _rank_table(environ: Mapping[str, str]) -> dict[str, str]:
     """The table lists all hosts; RANK_ID is the rank of this process."""
     path, size = Path(environ["RANK_TABLE_FILE"]), environ.get("RANK_SIZE", "")
-    table = rank_table.read(path, field="RANK_TABLE_FILE", worker_num=int(size) if size.isdecimal() else None)
+    table = rank_table.read_rank_table(
+        path, field="RANK_TABLE_FILE", worker_num=int(size) if size.isdecimal() else None
+    )
     return {
         "MS_NODE_ID": environ["RANK_ID"],
         "MS_WORKER_NUM": str(len(table.ranks)),

@@ -61,7 +61,9 @@ def msrun(given: Arguments, environment: Mapping[str, str]) -> int:
     """
     given = msgspec.structs.replace(given, master_addr=host_address.resolve(given.master_addr))
     if given.rank_table_file is not None:
-        rank_table.read(given.rank_table_file, field="--rank_table_file", worker_num=given.worker_num)
+        rank_table.read_rank_table(
+            given.rank_table_file, field="--rank_table_file", worker_num=given.worker_num
+        )
     program = _look_at(given)
     _check_standbys(given, environment)
     takeover_after_ms = _takeover_after_ms(environment)
@@ -194,7 +196,7 @@ def _beginner(
     """What begins the processes: the template is made for the workers, which all run the same command."""
     workers = [one for one in placed if one.kind is not placement.ProcessKind.SCHEDULER]
     first = workers[0]
-    command = python_command.read(first.command)
+    command = python_command.parse_python_command(first.command)
     if command is None:
         return ProcessStarter(
             given.start_method, None, why_none=f"{first.command[0]} is what they are started by"

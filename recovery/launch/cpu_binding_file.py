@@ -37,7 +37,7 @@ class BindFile(msgspec.Struct, frozen=True, kw_only=True):
     memory_nodes: dict[str, str]
 
 
-def read(path: Path) -> BindFile:
+def read_binding_file(path: Path) -> BindFile:
     """Read and check a file.
 
     Raises:

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from recovery.errors import SettingError
 from recovery.launch.cpu_binding_file import NUMBERS, PLACE, BindFile
-from recovery.launch.cpu_binding_file import read as read_bind_file
+from recovery.launch.cpu_binding_file import read_binding_file as read_bind_file
 
 _HOST = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?", re.ASCII)
 _STREAMS = ("0", "1", "2", "3")

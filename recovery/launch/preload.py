@@ -10,8 +10,8 @@ import msgspec
 from recovery.launch.forkserver.fork_messages import Prepare
 from recovery.launch.placement import MINDSPORE, OF_ONE, OF_ONE_WORLD
 from recovery.launch.python_command import PythonCommand, Runs
-from recovery.launch.python_command import read as read_command
-from recovery.launch.script import Reading, read
+from recovery.launch.python_command import parse_python_command as read_command
+from recovery.launch.script import Reading, parse_script
 
 _FOR_PACKAGES = (
     (
@@ -62,10 +62,10 @@ def prepare_for(command: PythonCommand, words: Sequence[str], directory: Path) -
         directory: where it is started.
     """
     if command.target != _PROXY:
-        return _of_script(command, read(words, directory), directory)
+        return _of_script(command, parse_script(words, directory), directory)
     proxy = proxies_only(directory)
     program = read_command(command.arguments)
-    reading = read(command.arguments[1:], directory)
+    reading = parse_script(command.arguments[1:], directory)
     reason = _why_spawned(command, program, reading)
     if program is None or reason:
         return msgspec.structs.replace(proxy, programs=True, acts=reason)

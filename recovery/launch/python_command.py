@@ -38,7 +38,7 @@ class PythonCommand(msgspec.Struct, frozen=True, kw_only=True):
     """Behind the script or the module."""
 
 
-def read(command: Sequence[str]) -> PythonCommand | None:
+def parse_python_command(command: Sequence[str]) -> PythonCommand | None:
     """Take a command apart; None: it is none that a template can begin."""
     interpreter, *words = command
     options: list[str] = []

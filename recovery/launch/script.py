@@ -37,10 +37,10 @@ def imports_of(command: Sequence[str], directory: Path) -> frozenset[str]:
         command: the words after the interpreter: a script, `-m` and a module, pytest's words.
         directory: where the command is started.
     """
-    return read(command, directory).packages
+    return parse_script(command, directory).packages
 
 
-def read(command: Sequence[str], directory: Path) -> Reading:
+def parse_script(command: Sequence[str], directory: Path) -> Reading:
     """Read the script of a command, and the files beside it which it imports.
 
     Nothing is executed. What cannot be read or parsed imports nothing: starting it will say why. Arguments as `imports_of`.

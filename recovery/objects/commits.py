@@ -135,10 +135,10 @@ def send(store: ObjectStore, checkpoint: Path, manifest: Manifest) -> Commit | N
         ranks=whole,
     )
     store.create(commit_key(base, at), seal(commit))
-    return read(store, manifest.job, manifest.run, at)
+    return read_commit(store, manifest.job, manifest.run, at)
 
 
-def read(store: ObjectStore, job: str, run: int, at: At) -> Commit | None:
+def read_commit(store: ObjectStore, job: str, run: int, at: At) -> Commit | None:
     """Read the commit object of a step; None: the step is not committed here.
 
     Raises:

@@ -97,7 +97,7 @@ class UploadOrder:
 
     def _is_over(self, at: At) -> bool:
         passed = self._store.read(f"{self._key()}.passed", bytes_max=commits.BYTES_MAX) is not None
-        return passed or commits.read(self._store, self._job, self._run, at) is not None
+        return passed or commits.read_commit(self._store, self._job, self._run, at) is not None
 
     def _key(self) -> str:
         return f"{self._base}/turns/{self._generation:012}-{self._number:012}"

@@ -96,7 +96,7 @@ def _folders(directory: Path, seen: _Seen, indexed: frozenset[str]) -> Iterator[
     listed = tuple(sorted(entry.name for entry in directory.iterdir()))
     for beside, folder, rank in folders.manifests_in(directory, listed):
         try:
-            if not manifests.read(beside).is_folder:
+            if not manifests.read_manifest(beside).is_folder:
                 continue
         except CheckpointError as error:
             if folder.is_dir() and (rank is not None or f"{folder}/" in indexed):

@@ -259,7 +259,7 @@ def _disk(path: Path, there: Path) -> Check:
     free = shutil.disk_usage(there).free
     needed = 0
     try:
-        saved = stored_state.read(path).checkpoints
+        saved = stored_state.read_stored(path).checkpoints
     except RecoveryError:
         saved = ()
     if saved:
@@ -295,7 +295,7 @@ def _memory(memory: MemorySettings, recovery_path: Path | None) -> Check:
 def _newest_bytes(recovery_path: Path | None) -> int:
     """What the largest contribution of the newest saved step takes; 0: nothing was saved, or nobody can say."""
     try:
-        saved = () if recovery_path is None else stored_state.read(recovery_path).checkpoints
+        saved = () if recovery_path is None else stored_state.read_stored(recovery_path).checkpoints
     except RecoveryError:
         return 0
     newest = max((one.step for one in saved), default=0)

@@ -116,7 +116,7 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(node for node in self.nodes if node.state in (NodeState.LOST, NodeState.SUSPECT))
 
 
-def read(path: Path) -> Stored:
+def read_stored(path: Path) -> Stored:
     """Read a recovery path.
 
     Raises:

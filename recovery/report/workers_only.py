@@ -14,7 +14,7 @@ from recovery.store.paths import scheduler_path
 from recovery.store.reader import check_worker, stored_workers
 
 
-def read(path: Path) -> tuple[Stored, str] | None:
+def read_workers_only(path: Path) -> tuple[Stored, str] | None:
     """Look whether a path holds workers' stores alone.
 
     Returns:

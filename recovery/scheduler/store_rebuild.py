@@ -181,7 +181,7 @@ def _manifests(directory: Path) -> list[Manifest]:
     found = []
     for path in sorted(directory.glob(f"*{names.MANIFEST_SUFFIX}")):
         try:
-            found.append(manifests.read(path))
+            found.append(manifests.read_manifest(path))
         except CheckpointError:
             # Whoever plans with it says so.
             continue

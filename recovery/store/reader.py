@@ -73,13 +73,15 @@ def read_scheduler(recovery_path: Path, *, accept_without_wal: bool = False) -> 
         StoreError: it cannot be used as it is; see its classes.
     """
     path = scheduler_path(recovery_path)
-    return snapshot.read(path, lambda connection: scheduler_records(connection, path), accept_without_wal)
+    return snapshot.read_snapshot(
+        path, lambda connection: scheduler_records(connection, path), accept_without_wal
+    )
 
 
 def read_job(recovery_path: Path, *, accept_without_wal: bool = False) -> JobRecord | None:
     """Read which job the scheduler's store is of, and nothing else. Errors as of `read_scheduler`."""
     path = scheduler_path(recovery_path)
-    return snapshot.read(
+    return snapshot.read_snapshot(
         path,
         lambda connection: next(iter(records_of(connection, JobRecord, path)), None),
         accept_without_wal,
@@ -89,13 +91,15 @@ def read_job(recovery_path: Path, *, accept_without_wal: bool = False) -> JobRec
 def read_worker(recovery_path: Path, node_id: str, *, accept_without_wal: bool = False) -> WorkerRecords:
     """Read a worker's records as of its last commit. Errors as of `read_scheduler`."""
     path = worker_path(recovery_path, node_id)
-    return snapshot.read(path, lambda connection: worker_records(connection, path), accept_without_wal)
+    return snapshot.read_snapshot(
+        path, lambda connection: worker_records(connection, path), accept_without_wal
+    )
 
 
 def read_scheduler_address(recovery_path: Path, node_id: str) -> SchedulerAddress | None:
     """Read where a worker's job has its scheduler; None: its store does not say. Errors as of `read_scheduler`."""
     path = worker_path(recovery_path, node_id)
-    return snapshot.read(
+    return snapshot.read_snapshot(
         path, lambda connection: scheduler_address(connection, path), accept_without_wal=True
     )
 
@@ -127,7 +131,7 @@ def read_notes(recovery_path: Path, node_id: str, *, generation: int | None = No
             checkpoints=_written(connection, CheckpointRecord, SHAPES[CheckpointRecord].read, path),
         )
 
-    return snapshot.read(path, notes, accept_without_wal=True)
+    return snapshot.read_snapshot(path, notes, accept_without_wal=True)
 
 
 def _written(
@@ -185,7 +189,7 @@ def _events(wanted: Select[Any], path: Path) -> tuple[StoredEvent, ...]:
             for row in connection.execute(wanted)
         )
 
-    return snapshot.read(path, events, accept_without_wal=True)
+    return snapshot.read_snapshot(path, events, accept_without_wal=True)
 
 
 def read_not_ready(recovery_path: Path) -> frozenset[NodeId]:
@@ -200,7 +204,7 @@ def read_not_ready(recovery_path: Path) -> frozenset[NodeId]:
     def newest(connection: Connection) -> dict[tuple[str, str], int]:
         return {(node_id, kind): sequence for node_id, kind, sequence in connection.execute(wanted)}
 
-    last = snapshot.read(scheduler_path(recovery_path), newest, accept_without_wal=True)
+    last = snapshot.read_snapshot(scheduler_path(recovery_path), newest, accept_without_wal=True)
     return frozenset(
         NodeId(node_id)
         for (node_id, kind), sequence in last.items()
@@ -216,13 +220,13 @@ def read_not_saved(recovery_path: Path, run: RunId) -> int:
     def count(connection: Connection) -> int:
         return int(connection.execute(wanted).scalar_one())
 
-    return snapshot.read(scheduler_path(recovery_path), count, accept_without_wal=True)
+    return snapshot.read_snapshot(scheduler_path(recovery_path), count, accept_without_wal=True)
 
 
 def read_checkpoints(recovery_path: Path) -> tuple[CheckpointRecord, ...]:
     """Read every checkpoint that the scheduler has ever known, retired ones too. Errors as of `read_scheduler`."""
     path = scheduler_path(recovery_path)
-    return snapshot.read(
+    return snapshot.read_snapshot(
         path, lambda connection: records_of(connection, CheckpointRecord, path), accept_without_wal=True
     )
 
@@ -251,13 +255,13 @@ def stored_workers(recovery_path: Path) -> tuple[str, ...]:
 def check_scheduler(recovery_path: Path) -> None:
     """Check the whole of the scheduler's file, the whole event log included. Errors as of `read_scheduler`."""
     path = scheduler_path(recovery_path)
-    snapshot.read(path, lambda connection: _check_all(connection, path), accept_without_wal=False)
+    snapshot.read_snapshot(path, lambda connection: _check_all(connection, path), accept_without_wal=False)
 
 
 def check_worker(recovery_path: Path, node_id: str) -> None:
     """Check the whole of a worker's file. Errors as of `read_scheduler`."""
     path = worker_path(recovery_path, node_id)
-    snapshot.read(path, lambda connection: _check_all(connection, path), accept_without_wal=False)
+    snapshot.read_snapshot(path, lambda connection: _check_all(connection, path), accept_without_wal=False)
 
 
 def _check_all(connection: Connection, path: Path) -> None:

@@ -32,7 +32,7 @@ TRIES = 20
 """How often reading is tried again because an owner started or ended meanwhile: both happen once, not 20 times."""
 
 
-def read(path: Path, question: Callable[[Connection], Answer], accept_without_wal: bool) -> Answer:
+def read_snapshot(path: Path, question: Callable[[Connection], Answer], accept_without_wal: bool) -> Answer:
     """Ask a file. Neither an answer nor an error counts if the file changed meanwhile and SQLite did not notice.
 
     Args:

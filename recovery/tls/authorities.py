@@ -21,7 +21,7 @@ from recovery.tls.certificates import (
 from recovery.tls.checked_files import read_public
 
 
-def read(path: Path, now: datetime.datetime) -> tuple[x509.Certificate, ...]:
+def read_authorities(path: Path, now: datetime.datetime) -> tuple[x509.Certificate, ...]:
     """Read the authorities.
 
     Args:

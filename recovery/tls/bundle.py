@@ -43,7 +43,7 @@ class Bundle(NamedTuple):
         return key + b"".join(one.public_bytes(serialization.Encoding.PEM) for one in certificates)
 
 
-def read(path: Path, password: bytes | None, *, field: str, argument: str) -> Bundle:
+def read_bundle(path: Path, password: bytes | None, *, field: str, argument: str) -> Bundle:
     """Read a bundle.
 
     Args:

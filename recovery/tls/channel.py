@@ -121,7 +121,7 @@ class Channel:
         return found, context_of(found)
 
     def _named(self) -> ChannelFiles:
-        return config_file.read(self._config, self._directory)
+        return config_file.read_config_file(self._config, self._directory)
 
     def _expiring(self, now: datetime.datetime) -> list[Note]:
         found = self.material

@@ -58,7 +58,7 @@ class ChannelFiles(msgspec.Struct, frozen=True, kw_only=True):
     """What was ignored; the caller logs it."""
 
 
-def read(path: Path, directory: Path | None = None) -> ChannelFiles:
+def read_config_file(path: Path, directory: Path | None = None) -> ChannelFiles:
     """Read and check config.json.
 
     Args:

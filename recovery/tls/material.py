@@ -90,8 +90,8 @@ def load(files: ChannelFiles, side: Side, password: bytes | None, now: datetime.
             rule=f"the {side.value}'s side needs its certificate and key",
             next_step=f"Name its PKCS#12 file in {files.file}.",
         )
-    own = bundle.read(path, password, field=field, argument=f"{side.value}_password")
-    trusted = authorities.read(files.ca_cert, now)
+    own = bundle.read_bundle(path, password, field=field, argument=f"{side.value}_password")
+    trusted = authorities.read_authorities(files.ca_cert, now)
     certificates.check_leaf(own.certificate, file=own.file, field=field, server=server, now=now)
     chain = _chain(own, trusted, str(files.ca_cert), now)
     if server and not certificates.has_name(own.certificate):
@@ -103,7 +103,9 @@ def load(files: ChannelFiles, side: Side, password: bytes | None, now: datetime.
         )
     lists: tuple[revocation.List, ...] = ()
     if files.crl is not None:
-        lists = revocation.read(files.crl, (*trusted, *own.chain), now, ca_file=str(files.ca_cert))
+        lists = revocation.read_revocation_lists(
+            files.crl, (*trusted, *own.chain), now, ca_file=str(files.ca_cert)
+        )
         revocation.demand(lists, chain, trusted, str(files.crl))
         _check_own(own, chain, lists, str(files.crl))
     return Material(side, files, own, trusted, lists)

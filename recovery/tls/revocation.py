@@ -29,7 +29,7 @@ _LABEL = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----")
 _PEM_LIST = re.compile(rb"-----BEGIN X509 CRL-----.*?-----END X509 CRL-----", re.DOTALL)
 
 
-def read(
+def read_revocation_lists(
     path: Path,
     authorities: Sequence[x509.Certificate],
     now: datetime.datetime,

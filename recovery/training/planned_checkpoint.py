@@ -88,7 +88,7 @@ class PlannedCheckpoint:
         self._name_differences(manifest.versions, state.versions())
         if parts:
             try:
-                shared_load.read(state, self._path, parts, manifest.replicated)
+                shared_load.load_shared(state, self._path, parts, manifest.replicated)
             except CheckpointManifestError as error:
                 self._reject(str(error))
         else:

@@ -29,7 +29,7 @@ def checked_parts(path: Path, own: Manifest) -> tuple[Path, ...]:
     return tuple(path if rank == own.rank else _checked(path, rank, own) for rank in range(own.world_size))
 
 
-def read(state: RestorableState, path: Path, parts: tuple[Path, ...], replicated: str) -> None:
+def load_shared(state: RestorableState, path: Path, parts: tuple[Path, ...], replicated: str) -> None:
     """Load a state from the parts of all ranks and what only this one has.
 
     Args:

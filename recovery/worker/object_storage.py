@@ -143,11 +143,11 @@ class ObjectStorage:
         return store, there
 
     def _usable(self, store: ObjectStore, job: str, run: RunId, at: commits.At) -> commits.Commit | None:
-        """As `commits.read`; None as well where a rank has found the step damaged."""
+        """As `commits.read_commit`; None as well where a rank has found the step damaged."""
         if _is_damaged(store, job, run, at):
             _logger.warning("event=store_step_damaged step=%d a rank has found it so", at.step)
             return None
-        return commits.read(store, job, run, at)
+        return commits.read_commit(store, job, run, at)
 
     def _download(self, store: ObjectStore, commit: commits.Commit, rank: Rank) -> HeldCheckpoint:
         """As `commits.download`, again where not all comes, or what comes does not fit."""

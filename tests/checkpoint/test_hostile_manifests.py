@@ -49,7 +49,7 @@ def path() -> Iterator[Path]:
 def read(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     try:
-        found = manifests.read(path)
+        found = manifests.read_manifest(path)
     except CheckpointManifestError as error:
         assert "\n" not in str(error)  # noqa: PT017 - most examples are refused, some are right
         return
@@ -60,7 +60,7 @@ def read(path: Path, content: bytes) -> None:
 def test_the_one_that_is_changed_here_is_a_good_one(path: Path) -> None:
     for good in (FORMAT_1, FORMAT_2, FORMAT_3):
         path.write_bytes(_sealed(good))
-        assert manifests.read(path).step == 10
+        assert manifests.read_manifest(path).step == 10
 
 
 def _sealed(content: Any) -> bytes:

@@ -52,7 +52,7 @@ def test_what_is_written_is_read(save: Save, path: Path) -> None:
 
     written = manifests.write(path, manifest)
 
-    assert manifests.read(path) == written
+    assert manifests.read_manifest(path) == written
     assert msgspec.structs.replace(written, digest="") == manifest
     assert path.stat().st_mode & 0o777 == 0o600
 
@@ -71,7 +71,7 @@ def test_every_changed_bit_is_noticed(save: Save, path: Path) -> None:
         bit = random.Random(place).randrange(8)
         path.write_bytes(good[:place] + bytes([good[place] ^ 1 << bit]) + good[place + 1 :])
         with pytest.raises(CheckpointManifestError):
-            manifests.read(path)
+            manifests.read_manifest(path)
 
 
 def test_every_truncation_is_noticed(save: Save, path: Path) -> None:
@@ -81,7 +81,7 @@ def test_every_truncation_is_noticed(save: Save, path: Path) -> None:
     for length in range(len(good) - 1):
         path.write_bytes(good[:length])
         with pytest.raises(CheckpointManifestError):
-            manifests.read(path)
+            manifests.read_manifest(path)
 
 
 @pytest.mark.parametrize(
@@ -125,13 +125,13 @@ def test_a_well_sealed_manifest_that_cannot_be_true_is_refused(
     path.write_bytes(_with(save, **fields))
 
     with pytest.raises(CheckpointManifestError, match=reason):
-        manifests.read(path)
+        manifests.read_manifest(path)
 
 
 def test_a_manifest_of_the_releases_before_is_read_into_the_same_shape(path: Path) -> None:
     path.write_bytes(_sealed(json.dumps(_FORMAT_1).encode()))
 
-    found = manifests.read(path)
+    found = manifests.read_manifest(path)
 
     [file] = found.files
     assert (file.name, file.role, file.file_bytes, file.digest) == (
@@ -147,7 +147,7 @@ def test_a_manifest_of_the_releases_before_is_read_into_the_same_shape(path: Pat
 def test_a_shard_of_the_releases_before_is_one(path: Path) -> None:
     path.write_bytes(_sealed(json.dumps({**_FORMAT_1, "integrated": False}).encode()))
 
-    found = manifests.read(path)
+    found = manifests.read_manifest(path)
 
     assert (found.files[0].role, found.layout) == (FileRole.SHARD, Layout.SHARDED)
 
@@ -168,7 +168,7 @@ def test_a_manifest_of_the_releases_before_that_cannot_be_true_is_refused(
     path.write_bytes(_sealed(json.dumps({**_FORMAT_1, **fields}).encode()))
 
     with pytest.raises(CheckpointManifestError, match=reason):
-        manifests.read(path)
+        manifests.read_manifest(path)
 
 
 def test_several_files_are_one_checkpoint_named_by_the_seal(save: Save, path: Path) -> None:
@@ -179,7 +179,7 @@ def test_several_files_are_one_checkpoint_named_by_the_seal(save: Save, path: Pa
 
     written = manifests.write(path, save.manifest(files=files, layout=Layout.SHARED, replicated="ef" * 32))
 
-    assert manifests.read(path) == written
+    assert manifests.read_manifest(path) == written
     assert written.file_bytes == len(b"state") + len(b"generators")
     assert written.paths(path.parent) == (path.with_suffix(".ckpt"), path.with_suffix(".side"))
     assert written.digest == json.loads(path.read_text())["manifest_sha256"]
@@ -193,7 +193,7 @@ def test_a_folder_is_named_by_what_its_files_have_in_common(save: Save, tmp_path
 
     manifests.write(tmp_path / "checkpoint-500.json", save.manifest(files=files, layout=Layout.FOREIGN))
 
-    assert manifests.read(tmp_path / "checkpoint-500.json").file == "checkpoint-500"
+    assert manifests.read_manifest(tmp_path / "checkpoint-500.json").file == "checkpoint-500"
 
 
 @pytest.mark.parametrize(
@@ -219,14 +219,14 @@ def test_what_is_no_manifest_is_refused(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
     with pytest.raises(CheckpointManifestError, match=r"no manifest|does not fit"):
-        manifests.read(path)
+        manifests.read_manifest(path)
 
 
 def test_a_changed_value_is_distinguished_from_nonsense(save: Save, path: Path) -> None:
     path.write_bytes(manifests.seal(save.manifest())[1].replace(b'"step": 1', b'"step": 2'))
 
     with pytest.raises(CheckpointManifestError, match="changed after it was written"):
-        manifests.read(path)
+        manifests.read_manifest(path)
 
 
 def test_a_huge_file_is_not_read_into_memory(path: Path) -> None:
@@ -234,7 +234,7 @@ def test_a_huge_file_is_not_read_into_memory(path: Path) -> None:
         file.truncate(1 << 40)
 
     with pytest.raises(CheckpointManifestError, match="larger than 1048576 bytes"):
-        manifests.read(path)
+        manifests.read_manifest(path)
 
 
 def test_a_link_a_pipe_and_a_directory_are_no_manifest(save: Save, tmp_path: Path, path: Path) -> None:
@@ -242,22 +242,22 @@ def test_a_link_a_pipe_and_a_directory_are_no_manifest(save: Save, tmp_path: Pat
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(CheckpointManifestError, match="symbolic link"):
-        manifests.read(path)
+        manifests.read_manifest(path)
 
     path.unlink()
     os.mkfifo(path)
     with pytest.raises(CheckpointManifestError, match="not a plain file"):
-        manifests.read(path)
+        manifests.read_manifest(path)
 
     path.unlink()
     path.mkdir()
     with pytest.raises(CheckpointManifestError, match="not a plain file"):
-        manifests.read(path)
+        manifests.read_manifest(path)
 
 
 def test_an_absent_manifest_says_what_that_means(path: Path) -> None:
     with pytest.raises(CheckpointManifestError, match="no checkpoint"):
-        manifests.read(path)
+        manifests.read_manifest(path)
 
 
 def test_a_manifest_that_cannot_be_written_leaves_the_one_before(save: Save, path: Path) -> None:

@@ -76,7 +76,7 @@ def check_saves(directory: Path, path: Path) -> None:
         path: the log that MS_STEP_LOG named.
     """
     applied = {(line["rank"], line["generation"], line["incarnation"], line["step"]) for line in lines(path)}
-    found = [manifest.read(path) for path in sorted(directory.glob("*/*.json"))]
+    found = [manifest.read_manifest(path) for path in sorted(directory.glob("*/*.json"))]
     assert found, "nothing was saved"
     for one in found:
         saved = (one.rank, one.generation, one.incarnation, one.step)
@@ -92,5 +92,5 @@ def samples(path: Path) -> dict[int, list[int]]:
 
 def saved(directory: Path) -> dict[int, Path]:
     """The checkpoints of one rank whose manifest is published, by step."""
-    found = [(manifest.read(path), path) for path in directory.glob("*.json")]
+    found = [(manifest.read_manifest(path), path) for path in directory.glob("*.json")]
     return {one.step: path.with_name(one.file) for one, path in found}

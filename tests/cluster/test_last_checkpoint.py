@@ -24,6 +24,6 @@ def test_a_finished_job_has_committed_its_last_step(tmp_path: Path, number: int)
         ]
 
         assert max(step for step in committed if step is not None) == LAST_STEP
-        found = status(stored.read(tmp_path / "recovery"))
+        found = status(stored.read_stored(tmp_path / "recovery"))
         assert (found["newest_step"], found["steps_since_checkpoint"]) == (LAST_STEP, 0)
         assert "store_failed" not in cluster.tails()

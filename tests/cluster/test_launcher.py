@@ -186,7 +186,7 @@ def test_the_time_until_a_stopped_job_is_started_again_is_a_pause_and_costs_no_g
         [stopped] = cluster.events(EventKind.SCHEDULER_STOPPED)
         [again] = cluster.events(EventKind.SCHEDULER_RESTARTED)
         assert stopped.event.reason == "SIGTERM"
-        timeline, _ = read_timeline(stored.read(tmp_path / "recovery"))
+        timeline, _ = read_timeline(stored.read_stored(tmp_path / "recovery"))
         assert timeline.paused_ms == again.wall_ms - stopped.wall_ms > 0
         [one] = timeline.recoveries
         assert one.paused_ms == timeline.paused_ms

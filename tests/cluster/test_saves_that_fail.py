@@ -50,7 +50,7 @@ def test_a_save_that_a_mistake_ends_is_an_event_and_counted_and_training_goes_on
         failed = [stored.event for stored in cluster.events(EventKind.CHECKPOINT_NOT_SAVED)]
         assert [(event.step, event.rank) for event in failed] == [(10, 0), (20, 0)]
         assert failed[0].reason == "ValueError: a mistake of the program"
-        found = status(stored.read(tmp_path / "recovery"))
+        found = status(stored.read_stored(tmp_path / "recovery"))
         assert (found["not_saved"], found["committed_step"]) == (2, LAST_STEP)
 
 
@@ -62,7 +62,7 @@ def test_so_many_failed_saves_in_a_row_end_training_by_name(tmp_path: Path) -> N
         assert "SAVES_FAILED: on this rank 3 saves in a row (MS_FAILED_SAVES_MAX) failed: " in cluster.log(
             "worker_0"
         )
-        assert status(stored.read(tmp_path / "recovery"))["not_saved"] == 3
+        assert status(stored.read_stored(tmp_path / "recovery"))["not_saved"] == 3
 
 
 def test_a_job_whose_last_save_failed_does_not_end_with_0_and_goes_on_when_it_is_started_again(

@@ -25,7 +25,7 @@ def _shared(cluster: Cluster) -> Path:
 
 def _steps_of(directory: Path, rank: int) -> dict[int, Path]:
     """The rank's parts by step."""
-    found = [manifests.read(path) for path in directory.glob(f"train.rank{rank}-*.json")]
+    found = [manifests.read_manifest(path) for path in directory.glob(f"train.rank{rank}-*.json")]
     return {one.step: directory / one.file for one in found}
 
 
@@ -44,7 +44,7 @@ def test_ranks_that_are_killed_read_what_the_others_have_written(
         assert [stored.event.step for stored in cluster.events(EventKind.PLAN_MADE)] == [0, 10]
         assert not list(_shared(cluster).glob(".*")), "notes or temporary files were left"
         for step, path in _steps_of(_shared(cluster), 0).items():
-            roles = [one.role for one in manifests.read(path.with_suffix(".json")).files]
+            roles = [one.role for one in manifests.read_manifest(path.with_suffix(".json")).files]
             assert roles == [FileRole.PART, FileRole.SIDE], step
 
 

@@ -33,13 +33,13 @@ def write(path: Path, content: object) -> Path:
 
 
 def test_the_documents_table_is_taken(tmp_path: Path) -> None:
-    rank_table.read(write(tmp_path / "t.json", table()), field="RANK_TABLE_FILE", worker_num=2)
+    rank_table.read_rank_table(write(tmp_path / "t.json", table()), field="RANK_TABLE_FILE", worker_num=2)
 
 
 @pytest.mark.parametrize(("ranks", "hosts"), [(2, 1), (8, 1), (16, 2)])
 def test_the_examples_tables_name_every_rank_and_where_the_first_one_is(ranks: int, hosts: int) -> None:
     path = TABLES / f"rank_table_{ranks}pcs.json"
-    found = rank_table.read(path, field="RANK_TABLE_FILE", worker_num=ranks)
+    found = rank_table.read_rank_table(path, field="RANK_TABLE_FILE", worker_num=ranks)
 
     assert found.ranks == list(range(ranks))
     assert len(found.server_list) == hosts
@@ -52,7 +52,7 @@ def test_bytes_that_are_no_table_are_refused(tmp_path: Path, content: bytes) -> 
     path.write_bytes(content)
 
     with pytest.raises(SettingError, match=r"SETTING_CONFLICT: .*is no rank table"):
-        rank_table.read(path, field="RANK_TABLE_FILE")
+        rank_table.read_rank_table(path, field="RANK_TABLE_FILE")
 
 
 @pytest.mark.parametrize(
@@ -67,16 +67,16 @@ def test_bytes_that_are_no_table_are_refused(tmp_path: Path, content: bytes) -> 
 )
 def test_another_table_is_refused(tmp_path: Path, content: object, reason: str) -> None:
     with pytest.raises(RecoveryError) as refused:
-        rank_table.read(write(tmp_path / "t.json", content), field="RANK_TABLE_FILE", worker_num=2)
+        rank_table.read_rank_table(write(tmp_path / "t.json", content), field="RANK_TABLE_FILE", worker_num=2)
     assert reason in str(refused.value)
     assert str(tmp_path / "t.json") in str(refused.value)
 
 
 def test_other_ranks_than_the_jobs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RecoveryError, match=r"its ranks are \[0, 1\], not 0 to 3, as a job of 4"):
-        rank_table.read(write(tmp_path / "t.json", table()), field="RANK_TABLE_FILE", worker_num=4)
+        rank_table.read_rank_table(write(tmp_path / "t.json", table()), field="RANK_TABLE_FILE", worker_num=4)
 
 
 def test_an_absent_table_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecoveryError, match="cannot be read"):
-        rank_table.read(tmp_path / "none.json", field="RANK_TABLE_FILE", worker_num=2)
+        rank_table.read_rank_table(tmp_path / "none.json", field="RANK_TABLE_FILE", worker_num=2)

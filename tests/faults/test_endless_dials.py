@@ -30,7 +30,7 @@ LEAST_S = 1.5
 def hold_more(directory: Path, *, first_step: int, count: int) -> None:
     """Give a rank many files more, newer than its newest one: what a rank holds whose peer could not save for days."""
     newest = max(directory.glob("*.ckpt"), key=lambda path: path.stat().st_mtime_ns)
-    written = manifest.read(names.manifest_path(newest))
+    written = manifest.read_manifest(names.manifest_path(newest))
     for step in range(first_step, first_step + count):
         path = directory / names.file_name("tiny", epoch=1, step_in_epoch=step)
         path.hardlink_to(newest)

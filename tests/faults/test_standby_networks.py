@@ -121,7 +121,7 @@ def _save_in_turn(cluster: Cluster, *, standby_first: bool) -> None:
         cluster.wait(lambda: "checkpoint_not_saved step=10" in cluster.log("worker_1"), "refusal")
     else:
         cluster.wait(found.exists, "save of the one that is cut off")
-    assert manifest.read(found).generation == (2 if standby_first else 1)
+    assert manifest.read_manifest(found).generation == (2 if standby_first else 1)
 
 
 def _steps_of_rank_1(cluster: Cluster) -> int:

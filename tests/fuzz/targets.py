@@ -177,7 +177,7 @@ def _config(directory: Path) -> Take:
 
     def take(data: bytes) -> None:
         _put(path, data)
-        config_file.read(path)
+        config_file.read_config_file(path)
 
     return take
 
@@ -190,7 +190,7 @@ def _material(directory: Path) -> Take:
     place = Place(directory)
     right = _material_files()
     place.lists(right["crl.pem"])
-    found = config_file.read(place.config)
+    found = config_file.read_config_file(place.config)
 
     def take(data: bytes) -> None:
         name = _MATERIAL[(data or b"\0")[0] % len(_MATERIAL)]
@@ -225,7 +225,7 @@ def _manifest(directory: Path) -> Take:
 
     def take(data: bytes) -> None:
         _put(path, _sealed(data) if data[:1] == b" " else data)
-        manifests.read(path)
+        manifests.read_manifest(path)
 
     return take
 
@@ -253,7 +253,7 @@ def _rank_table(directory: Path) -> Take:
 
     def take(data: bytes) -> None:
         _put(path, data)
-        rank_table.read(path, field="--rank_table_file")
+        rank_table.read_rank_table(path, field="--rank_table_file")
 
     return take
 
@@ -263,7 +263,7 @@ def _bind_file(directory: Path) -> Take:
 
     def take(data: bytes) -> None:
         _put(path, data)
-        cpu_binding_file.read(path)
+        cpu_binding_file.read_binding_file(path)
 
     return take
 

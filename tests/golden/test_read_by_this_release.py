@@ -163,7 +163,7 @@ def test_every_manifest_of_an_earlier_release_is_read_and_says_the_same_in_today
     found = sorted(tmp_path.glob("ckpt/*/*.json"))
     assert found
     for path in found:
-        one = manifest.read(path)
+        one = manifest.read_manifest(path)
         [file] = one.files
         assert hashlib.sha256(path.with_suffix(".ckpt").read_bytes()).hexdigest() == file.digest
         old, new = json.loads(path.read_bytes()), json.loads(manifest.seal(one)[1])

@@ -48,7 +48,7 @@ def _manifest(here: Path) -> None:
         integrated=True,
     )
     written = manifests.write(here / "train-1_1.json", one)
-    assert manifests.read(here / "train-1_1.json") == written
+    assert manifests.read_manifest(here / "train-1_1.json") == written
 
 
 def _rows(here: Path) -> None:
@@ -71,7 +71,7 @@ def _rank_table(here: Path) -> None:
         '{"version": "1.0", "server_count": "1", "status": "completed", "server_list": [{"server_id": "10.0.0.1", '
         '"device": [{"device_id": "0", "device_ip": "10.0.0.2", "rank_id": "0"}]}]}'
     )
-    rank_table.read(path, field="RANK_TABLE_FILE")
+    rank_table.read_rank_table(path, field="RANK_TABLE_FILE")
 
 
 def _agent(here: Path) -> None:

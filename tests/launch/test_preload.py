@@ -14,7 +14,7 @@ from recovery.launch.python_command import PythonCommand, Runs
 
 
 def prepared(directory: Path, *words: str) -> Prepare:
-    command = python_command.read([sys.executable, *words])
+    command = python_command.parse_python_command([sys.executable, *words])
     assert command is not None
     return prepare_for(command, words, directory)
 
@@ -30,14 +30,14 @@ def prepared(directory: Path, *words: str) -> Prepare:
 def test_a_command_is_taken_apart(
     words: list[str], options: tuple[str, ...], runs: Runs, target: str, arguments: tuple[str, ...]
 ) -> None:
-    assert python_command.read(["python", *words]) == PythonCommand(
+    assert python_command.parse_python_command(["python", *words]) == PythonCommand(
         interpreter="python", options=options, runs=runs, target=target, arguments=arguments
     )
 
 
 @pytest.mark.parametrize("words", [["-c", "1"], ["-i", "a.py"], ["-"], ["-m"], ["-X"], [], ["--version"]])
 def test_a_command_that_starts_no_program_of_its_own(words: list[str]) -> None:
-    assert python_command.read(["python", *words]) is None
+    assert python_command.parse_python_command(["python", *words]) is None
 
 
 def test_a_script_of_ours_with_torch(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_an_upload_that_ends_anywhere_leaves_a_whole_step_or_none(
                 assert done is not None
                 break
         broken += 1
-        seen = commits.read(direct, "job-a", at, AT)
+        seen = commits.read_commit(direct, "job-a", at, AT)
         if seen is not None:
             check_whole(direct, seen, tmp_path / f"back-{at}")
         assert commits.upload(direct, own[1]) is not None, "the next attempt ends it"

@@ -32,10 +32,10 @@ def committed(store: ObjectStore, tmp_path: Path) -> commits.Commit:
 def test_a_step_counts_when_every_rank_has_added_its_part(store: ObjectStore, tmp_path: Path) -> None:
     assert commits.upload(store, saved(tmp_path, 0)) is None
     assert commits.steps(store, "job-a", 1) == ()
-    assert commits.read(store, "job-a", 1, AT) is None
+    assert commits.read_commit(store, "job-a", 1, AT) is None
     commit = commits.upload(store, saved(tmp_path, 1))
     assert commits.steps(store, "job-a", 1) == (AT,)
-    assert commits.read(store, "job-a", 1, AT) == commit
+    assert commits.read_commit(store, "job-a", 1, AT) == commit
 
 
 def test_each_rank_gets_its_own_contribution_back(store: ObjectStore, tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_what_is_committed_stays_when_a_rank_comes_with_another_state(
     commit = committed(store, tmp_path)
     with pytest.raises(CheckpointWriteError, match="was there first"):
         commits.upload(store, saved(tmp_path, 1, b"other"))
-    assert commits.read(store, "job-a", 1, AT) == commit
+    assert commits.read_commit(store, "job-a", 1, AT) == commit
 
 
 def test_of_two_writers_of_one_contribution_at_once_one_wins_whole(
@@ -73,7 +73,7 @@ def test_of_two_writers_of_one_contribution_at_once_one_wins_whole(
     with concurrent.futures.ThreadPoolExecutor(len(own)) as writers:
         done = list(writers.map(writes, own))
     [won] = [number for number, commit in enumerate(done) if commit is not None]
-    commit = commits.read(store, "job-a", 1, AT)
+    commit = commits.read_commit(store, "job-a", 1, AT)
     assert commit == done[won]
     assert commit is not None
     held = commits.download(store, commit, 1, tmp_path / "back")
@@ -99,4 +99,4 @@ def test_a_file_damaged_in_the_storage_is_not_published(store: ObjectStore, tmp_
 def test_a_commit_object_that_is_torn_is_no_commit(store: ObjectStore) -> None:
     store.create(f"job-a/run-1/commits/{AT.name}.json", b'{"body": {}, "sha')
     with pytest.raises(CheckpointManifestError, match="cannot be read"):
-        commits.read(store, "job-a", 1, AT)
+        commits.read_commit(store, "job-a", 1, AT)

@@ -67,7 +67,7 @@ def check_all_whole(store: ObjectStore, tmp_path: Path) -> None:
         seen = commits.steps(store, job, 1)
         assert seen
         for at in seen:
-            commit = commits.read(store, job, 1, at)
+            commit = commits.read_commit(store, job, 1, at)
             assert commit is not None
             for rank in range(commit.world_size):
                 commits.download(store, commit, rank, tmp_path / f"back-{job}-{at.name}-{rank}")
@@ -195,7 +195,7 @@ def test_damage_of_one_rank_s_part_makes_all_ranks_take_the_step_before(
         lose_disks(tmp_path)
         [job] = jobs_in(store)
         newest, before = commits.steps(store, job, 1)[:2]
-        commit = commits.read(store, job, 1, newest)
+        commit = commits.read_commit(store, job, 1, newest)
         assert commit is not None
         (tmp_path / "damaged").write_bytes(b"stale")
         store.put(f"{commit.ranks[1].prefix}/0", tmp_path / "damaged")

@@ -178,7 +178,7 @@ def test_the_newest_committed_steps_stay(here: ObjectStore, tmp_path: Path) -> N
     assert here.read(f"job-a/run-1/steps/{At(1, 5).name}/rank-0.json", bytes_max=1) is None
     assert here.read(f"job-a/run-1/steps/{At(1, 7).name}/rank-0.json", bytes_max=1) is None, "never committed"
     for at in commits.steps(here, "job-a", 1):
-        commit = commits.read(here, "job-a", 1, at)
+        commit = commits.read_commit(here, "job-a", 1, at)
         assert commit is not None
         commits.download(here, commit, 1, tmp_path / f"back-{at.step}")
 

@@ -49,8 +49,8 @@ OBJECT_STORAGE = (
         "I14",
         "objects/upload_order.py",
         "UploadOrder._is_over",
-        "passed or commits.read(self._store, self._job, self._run, at) is not None",
-        "commits.read(self._store, self._job, self._run, at) is not None",
+        "passed or commits.read_commit(self._store, self._job, self._run, at) is not None",
+        "commits.read_commit(self._store, self._job, self._run, at) is not None",
         (f"{_UPLOADS}::test_the_next_turn_begins_when_one_has_passed",),
     ),
     Bug(

@@ -20,7 +20,7 @@ from recovery.core.copy_records import CopyState, to_copy_record
 from recovery.core.ids import NodeId, Rank
 from recovery.core.records import CheckpointState, Record, to_record
 from recovery.report import audit
-from recovery.report.stored import Stored, read
+from recovery.report.stored import Stored, read_stored
 from recovery.store.repository import SchedulerStore
 from tests.report.saved_steps import copies_of_rank_1, copy_step, of_step, publish_files
 from tests.store.any_records import WALL_MS, job, node
@@ -37,7 +37,7 @@ def stored(place: Path, records: list[Record], host: str = HERE) -> Stored:
         [msgspec.structs.replace(job(), job="job", worker_count=2), *nodes, *records], wall_ms=WALL_MS
     )
     store.close()
-    return read(place)
+    return read_stored(place)
 
 
 def own(tmp_path: Path) -> Path:

@@ -47,7 +47,7 @@ def test_a_running_scheduler_and_its_store_say_who_holds_copies(desk: Desk, tmp_
     ]
     live = checkpoints_view(desk.machine.state)
     assert sorted(shown(live)) == sorted(expected)
-    state = stored.read(tmp_path)
+    state = stored.read_stored(tmp_path)
     assert shown(tables.checkpoint_rows(state.checkpoints, state.copies)) == expected
 
 

@@ -23,7 +23,7 @@ def said(tmp_path: Path, *, live: bool = True, not_live: str = "") -> str:
     store = SchedulerStore.open(tmp_path)
     store.apply([*desk.rows.values(), *desk.events], wall_ms=WALL_MS)
     store.close()
-    return plan(stored.read(tmp_path)).live
+    return plan(stored.read_stored(tmp_path)).live
 
 
 def test_a_job_that_can_go_on_from_memory_says_so(tmp_path: Path) -> None:
@@ -45,4 +45,4 @@ def test_a_job_that_does_not_train_says_nothing(tmp_path: Path) -> None:
     store = SchedulerStore.open(tmp_path)
     store.apply([*desk.rows.values(), *desk.events], wall_ms=WALL_MS)
     store.close()
-    assert plan(stored.read(tmp_path)).live == ""
+    assert plan(stored.read_stored(tmp_path)).live == ""

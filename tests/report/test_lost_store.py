@@ -44,7 +44,7 @@ def _environment(path: Path) -> dict[str, str]:
 
 def test_status_and_plan_say_that_the_store_is_lost_and_what_to_do(path: Path) -> None:
     with pytest.raises(StoreLostError, match=f"recovery rebuild {path}"):
-        stored.read(path)
+        stored.read_stored(path)
 
 
 def test_doctor_says_so_before_the_job_is_started(path: Path) -> None:
@@ -65,7 +65,7 @@ def test_a_rebuilt_store_is_planned_from_its_newest_common_step(path: Path) -> N
 
     assert sentence.startswith("worker_0: rank 0, generation 2, holds steps 10; worker_1: rank 1")
     assert archive is None
-    found = plan(stored.read(path))
+    found = plan(stored.read_stored(path))
     assert (found.action, found.step) == ("resume", 10)
     assert [file.verified for file in found.files] == [True, True]
     assert [check for check in examine(_environment(path)) if check.name == "store"] == []
@@ -91,7 +91,7 @@ def rank_1_is_behind(path: Path) -> None:
 
 def test_a_plan_says_of_which_rank_it_does_not_know_everything(path: Path) -> None:
     rank_1_is_behind(path)
-    assert plan(stored.read(path)).guesses == (GUESS,)
+    assert plan(stored.read_stored(path)).guesses == (GUESS,)
 
 
 def test_people_see_what_a_plan_does_not_know(path: Path) -> None:
@@ -108,7 +108,7 @@ def test_people_see_what_a_plan_does_not_know(path: Path) -> None:
 
 def test_a_plan_knows_everything_where_all_ranks_have_the_newest_plan(path: Path) -> None:
     rebuild_store(path)
-    assert plan(stored.read(path)).guesses == ()
+    assert plan(stored.read_stored(path)).guesses == ()
 
 
 def test_a_plan_says_when_nobody_knows_whether_a_step_was_held_by_all(path: Path, tmp_path: Path) -> None:
@@ -117,5 +117,5 @@ def test_a_plan_says_when_nobody_knows_whether_a_step_was_held_by_all(path: Path
     rebuild_store(path)
     assert (
         "whether any step was ever held by all ranks is not known: taken for so"
-        in plan(stored.read(path)).guesses
+        in plan(stored.read_stored(path)).guesses
     )

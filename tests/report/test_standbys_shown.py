@@ -46,7 +46,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_the_world_is_who_holds_a_place_in_it(path: Path) -> None:
-    state = stored.read(path)
+    state = stored.read_stored(path)
     assert [one.node_id for one in state.workers] == ["worker_0", "worker_1.2"]
     assert [one.node_id for one in state.standbys] == ["standby_0", "standby_1"]
 
@@ -58,7 +58,7 @@ def test_the_world_is_who_holds_a_place_in_it(path: Path) -> None:
 
 
 def test_a_refused_id_whose_rank_another_has_taken_is_said_to_be_waited_for_by_nobody(path: Path) -> None:
-    state = stored.read(path)
+    state = stored.read_stored(path)
     refused = tuple(
         msgspec.structs.replace(one, rejoin_left_ms=29_000) if one.state is NodeState.LOST else one
         for one in state.nodes
@@ -72,7 +72,7 @@ def test_a_refused_id_whose_rank_another_has_taken_is_said_to_be_waited_for_by_n
 
 
 def test_a_plan_names_who_is_asked_first_for_the_lost_rank(path: Path) -> None:
-    found = plan(stored.read(path))
+    found = plan(stored.read_stored(path))
     assert found.standbys == ({"node_id": "standby_0", "takes_rank": 0},), "standby_1 is lost"
 
 
@@ -89,7 +89,7 @@ def test_a_running_scheduler_shows_the_same(path: Path) -> None:
             "step": one.step,
             "rejoin_left_ms": 0,
         }
-        for one in stored.read(path).nodes
+        for one in stored.read_stored(path).nodes
     ]
     facts = {"job": "j", "run": 1, "state": "interrupted", "reason": "", "generation": 2, "world_size": 2}
     view = {**facts, "scheduler_incarnation": 1, "committed_step": 0, "nodes": nodes}
@@ -138,7 +138,7 @@ def running(path: Path) -> Iterator[Path]:
 
 
 def test_who_cannot_follow_a_plan_yet_is_warming_up(running: Path) -> None:
-    found = status(stored.read(running))
+    found = status(stored.read_stored(running))
     assert found["warming_up"] == ["standby_0"], (
         "worker_1.2 has a plan, standby_2 is ready, standby_1 is lost"
     )
@@ -151,12 +151,12 @@ def test_who_cannot_follow_a_plan_yet_is_warming_up(running: Path) -> None:
 
 
 def test_a_plan_asks_who_is_ready_before_who_is_warming_up(running: Path) -> None:
-    asked = {one["node_id"]: one["takes_rank"] for one in plan(stored.read(running)).standbys}
+    asked = {one["node_id"]: one["takes_rank"] for one in plan(stored.read_stored(running)).standbys}
     assert asked == {"standby_0": None, "standby_2": 0}
 
 
 def test_nobody_is_said_to_warm_up_where_no_scheduler_hears_it(path: Path) -> None:
-    assert status(stored.read(path))["warming_up"] == []
+    assert status(stored.read_stored(path))["warming_up"] == []
 
 
 @pytest.mark.parametrize(

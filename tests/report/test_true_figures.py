@@ -76,7 +76,7 @@ def test_the_figures_of_thirty_jobs_are_those_of_their_step_logs() -> None:
 def test_the_figures_are_the_same_from_real_stores(tmp_path: Path, seed: int) -> None:
     job = simulated(seed)
     job.write(tmp_path / "recovery")
-    state = stored.read(tmp_path / "recovery")
+    state = stored.read_stored(tmp_path / "recovery")
 
     assert read_timeline(state) == (job.timeline(), ())
     assert state.job.worker_count == job.workers

@@ -47,7 +47,7 @@ def verified(path: Path) -> subprocess.CompletedProcess[str]:
 def test_where_to_look_is_said_when_the_scheduler_is_on_another_host(tmp_path: Path) -> None:
     path = made(tmp_path, ELSEWHERE, None)
     with pytest.raises(RecoveryPathError) as refused:
-        stored.read(path)
+        stored.read_stored(path)
     assert "holds workers' stores only (worker_0, worker_1)" in str(refused.value)
     assert "recovery status --connect 192.0.2.7:8118" in str(refused.value)
     assert "rebuild" not in str(refused.value)
@@ -73,22 +73,22 @@ def test_who_rebuilds_the_store_of_a_healthy_job_is_told_where_it_is(tmp_path: P
 def test_a_store_of_this_host_that_is_gone_is_lost(tmp_path: Path, address: tuple[str, int] | None) -> None:
     path = made(tmp_path, address, address)
     with pytest.raises(StoreLostError):
-        stored.read(path)
+        stored.read_stored(path)
 
 
 def test_a_rest_of_the_schedulers_store_says_that_it_was_here(tmp_path: Path) -> None:
     path = made(tmp_path, ELSEWHERE, ELSEWHERE)
     (path / "scheduler.db-wal").write_bytes(b"")
     with pytest.raises(StoreLostError):
-        stored.read(path)
+        stored.read_stored(path)
 
 
 def test_the_worker_of_the_newest_plan_knows_where_the_scheduler_is(tmp_path: Path) -> None:
     newest = msgspec.structs.replace(job(), generation=Generation(9))
     with pytest.raises(StoreLostError):
-        stored.read(made(tmp_path / "a", ELSEWHERE, HERE, jobs=(job(), newest)))
+        stored.read_stored(made(tmp_path / "a", ELSEWHERE, HERE, jobs=(job(), newest)))
     with pytest.raises(RecoveryPathError):
-        stored.read(made(tmp_path / "b", HERE, ELSEWHERE, jobs=(job(), newest)))
+        stored.read_stored(made(tmp_path / "b", HERE, ELSEWHERE, jobs=(job(), newest)))
 
 
 def test_verify_checks_what_is_here(tmp_path: Path) -> None:

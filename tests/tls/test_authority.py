@@ -36,7 +36,7 @@ def password_of(place: Path) -> bytes:
 
 
 def loaded(place: Path, side: Side) -> material.Material:
-    return material.load(config_file.read(place / issue.CONFIG), side, password_of(place), NOW)
+    return material.load(config_file.read_config_file(place / issue.CONFIG), side, password_of(place), NOW)
 
 
 def recovery(*words: str) -> subprocess.CompletedProcess[str]:
@@ -52,7 +52,7 @@ def test_what_is_made_works_together(place: Path) -> None:
 
 
 def test_a_node_is_bound_to_its_id_and_the_scheduler_to_its_role(place: Path) -> None:
-    own = bundle.read(place / "nodes" / "w0.p12", password_of(place), field="x", argument="x")
+    own = bundle.read_bundle(place / "nodes" / "w0.p12", password_of(place), field="x", argument="x")
 
     assert identity_of(own.certificate) == Identity("worker", NodeId("w0"))
     assert loaded(place, Side.SERVER).identity == Identity("scheduler", NodeId(""))

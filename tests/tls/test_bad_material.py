@@ -267,7 +267,7 @@ def test_what_is_wrong_is_named(row: Row, tmp_path: Path) -> None:
     row.breaks(place)
     try:
         with pytest.raises(SecureChannelError) as caught:
-            material.load(config_file.read(place.config), row.side, row.password, NOW)
+            material.load(config_file.read_config_file(place.config), row.side, row.password, NOW)
     finally:
         tmp_path.chmod(0o700)
     text = str(caught.value)
@@ -285,7 +285,7 @@ def test_what_is_wrong_is_named(row: Row, tmp_path: Path) -> None:
 def test_what_is_right_is_taken(tmp_path: Path) -> None:
     place = Place(tmp_path)
     for side in Side:
-        found = material.load(config_file.read(place.config), side, PASSWORD, NOW)
+        found = material.load(config_file.read_config_file(place.config), side, PASSWORD, NOW)
         assert PASSWORD.decode() not in repr(found)
         assert "PRIVATE" not in repr(vars(found))
 
@@ -294,7 +294,9 @@ def test_a_list_in_der_is_taken(tmp_path: Path) -> None:
     place = Place(tmp_path)
     place.lists(made.crl(made.root()).public_bytes(serialization.Encoding.DER))
 
-    assert len(material.load(config_file.read(place.config), Side.SERVER, PASSWORD, NOW).lists) == 1
+    assert (
+        len(material.load(config_file.read_config_file(place.config), Side.SERVER, PASSWORD, NOW).lists) == 1
+    )
 
 
 @pytest.mark.root
@@ -303,7 +305,7 @@ def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
     place = Place(tmp_path)
     os.chown(tmp_path / "server.p12", 12_345, -1)
     with pytest.raises(SecureChannelError) as caught:
-        material.load(config_file.read(place.config), Side.SERVER, PASSWORD, NOW)
+        material.load(config_file.read_config_file(place.config), Side.SERVER, PASSWORD, NOW)
 
     assert caught.value.code == "FILE_OWNER"
     assert "belongs to user 12345" in str(caught.value)
@@ -313,7 +315,9 @@ def test_a_password_that_is_not_ascii_opens_its_file(tmp_path: Path) -> None:
     place = Place(tmp_path)
     place.put("server.p12", made.p12(made.leaf(), password="schlüssel-钥匙".encode()), 0o600)
 
-    found = material.load(config_file.read(place.config), Side.SERVER, "schlüssel-钥匙".encode(), NOW)
+    found = material.load(
+        config_file.read_config_file(place.config), Side.SERVER, "schlüssel-钥匙".encode(), NOW
+    )
 
     assert found.own.certificate == made.leaf().certificate
 
@@ -326,7 +330,9 @@ def test_a_certificate_signed_with_sha_1_is_refused(tmp_path: Path) -> None:
     leaf = pair.certificate
     place.own(pair)
     with pytest.raises(SecureChannelError) as caught:
-        material.load(config_file.read(place.config), Side.SERVER, PASSWORD, leaf.not_valid_before_utc)
+        material.load(
+            config_file.read_config_file(place.config), Side.SERVER, PASSWORD, leaf.not_valid_before_utc
+        )
 
     assert caught.value.code == "TLS_SIG_WEAK"
     assert "CN=old digest is signed with sha1" in str(caught.value)

@@ -47,7 +47,9 @@ class World:
         return made.crl_pem(made.crl(self.root, revoked, number=number, begin=NOW - DAY, end=NOW + DAY))
 
     def context(self, side: Side) -> ssl.SSLContext:
-        return context_of(material.load(config_file.read(self.places[side].config), side, PASSWORD, NOW))
+        return context_of(
+            material.load(config_file.read_config_file(self.places[side].config), side, PASSWORD, NOW)
+        )
 
 
 def shake(server: ssl.SSLContext, client: ssl.SSLContext, name: str = "127.0.0.1") -> tuple[str, str]:
@@ -193,13 +195,13 @@ def test_neither_key_nor_descriptor_is_left_behind(world: World) -> None:
 
 
 def test_a_scheduler_without_a_name_to_check_is_refused(world: World) -> None:
-    files = config_file.read(world.places[Side.CLIENT].config)
+    files = config_file.read_config_file(world.places[Side.CLIENT].config)
 
     assert name_to_check(files, "10.0.0.1") == "10.0.0.1"
     with pytest.raises(ChannelSettingError, match="CONFIG_HOST_EMPTY"):
         name_to_check(files, "")
     world.places[Side.CLIENT].write_config(expected_hostname="scheduler.example")
-    named = config_file.read(world.places[Side.CLIENT].config)
+    named = config_file.read_config_file(world.places[Side.CLIENT].config)
     assert name_to_check(named, "10.0.0.1") == "scheduler.example"
 
 

@@ -56,7 +56,7 @@ def test_a_damaged_file_is_used_or_refused_by_an_error_of_ours(
     place.lists(SEEDS["crl.pem"])
     place.put(name, data, 0o600)
     try:
-        material.load(config_file.read(place.config), Side.SERVER, PASSWORD, NOW)
+        material.load(config_file.read_config_file(place.config), Side.SERVER, PASSWORD, NOW)
     except SecureChannelError as error:
         assert str(error).isprintable()  # noqa: PT017 - most examples are refused, some are right
         assert PASSWORD.decode() not in str(error)  # noqa: PT017 - as above
@@ -66,10 +66,12 @@ def test_an_authority_whose_serial_number_is_not_positive_is_used(directory: Pat
     place = Place(directory)
     serial = AUTHORITY.index(b"\x02\x14") + 2
     place.put("ca.crt", pem(AUTHORITY[:serial] + b"\x80" + AUTHORITY[serial + 1 :]), 0o600)
-    [found] = authorities.read(directory / "ca.crt", NOW)
+    [found] = authorities.read_authorities(directory / "ca.crt", NOW)
     assert found.subject == made.root().certificate.subject
     place.lists(SEEDS["crl.pem"])
-    assert material.load(config_file.read(place.config), Side.SERVER, PASSWORD, NOW).trusted == (found,)
+    assert material.load(config_file.read_config_file(place.config), Side.SERVER, PASSWORD, NOW).trusted == (
+        found,
+    )
 
 
 @given(some.text(max_size=200))

@@ -225,4 +225,4 @@ def test_another_ranks_part_must_be_whole(tmp_path: Path, damage: str) -> None:
 
     with pytest.raises(CheckpointError):
         folder_load.check_others(folder, own)
-    assert manifests.read(names.rank_manifest_path(folder, 0)) == own
+    assert manifests.read_manifest(names.rank_manifest_path(folder, 0)) == own

@@ -70,7 +70,7 @@ def test_folders_that_a_framework_wrote_are_looked_for_too(tmp_path: Path) -> No
     adopt_folder(
         folder,
         lambda files: msgspec.structs.replace(
-            manifests.read(tmp_path / "theirs" / "small-1_10.json"),
+            manifests.read_manifest(tmp_path / "theirs" / "small-1_10.json"),
             files=files,
             layout=Layout.FOREIGN,
             step=20,

@@ -127,7 +127,7 @@ class ForkRequests(ABC):
 
     def _cannot(self, command: Sequence[str], environment: Mapping[str, str], cpus: Sequence[int]) -> str:
         """Why this process can be no fork of this template; empty: it can."""
-        read = python_command.read(command)
+        read = python_command.parse_python_command(command)
         if read is None:
             return f"{command[0]} is not started as `python script` or `python -m module`"
         if (read.interpreter, read.options) != (self.interpreter, self.options):

@@ -27,7 +27,7 @@ from recovery import process_conditions
 from recovery.launch.forkserver import process_picture
 from recovery.launch.forkserver.fork_messages import Fork, Forked, NotForked
 from recovery.launch.python_command import PythonCommand, Runs, searches_own_directory
-from recovery.launch.python_command import read as read_command
+from recovery.launch.python_command import parse_python_command as read_command
 from recovery.worker import exec_in_place
 
 _PR_SET_PDEATHSIG = 1

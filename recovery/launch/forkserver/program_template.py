@@ -17,7 +17,7 @@ from typing_extensions import override
 from recovery.launch.forkserver import forked_child, process_picture
 from recovery.launch.forkserver.fork_messages import Fork
 from recovery.launch.forkserver.fork_requests import BEGIN_S, ForkRequests, NotBegun
-from recovery.launch.python_command import read as read_command
+from recovery.launch.python_command import parse_python_command as read_command
 from recovery.launch.restarts import describe
 
 _PR_SET_CHILD_SUBREAPER = 36
