@@ -89,9 +89,7 @@ class _Program:
         """
         session = self._session
         session.on_interrupt(self._changed.set)
-        session.drain_unsupported_reason(
-            "the program runs in a process of its own, which knows nothing of recovery"
-        )
+        session.refuse_drains("the program runs in a process of its own, which knows nothing of recovery")
         world = self._world()
         unset = [name for name, value in world.items() if not value]
         environment = {**self._environment, **world, SUPERVISED: "1"}

@@ -67,7 +67,7 @@ class Published(Callback):  # type: ignore[misc]  # MindSpore ships no types
         self._session.check()
         step = int(now.cur_step_num)
         if step > self._session.step + 1:
-            self._session.drain_unsupported_reason("MindSpore's data sink takes several steps in one")
+            self._session.refuse_drains("MindSpore's data sink takes several steps in one")
         self._session.applied(
             step=step,
             epoch=int(now.cur_epoch_num),

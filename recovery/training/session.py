@@ -329,7 +329,7 @@ class Session(DataPlane):
             self._service.post(s.SaveImpossible(self.step, "nothing that can save out of turn is known here"))
         control.await_go_on(self.generation, self.step)
 
-    def drain_unsupported_reason(self, reason: str) -> None:
+    def refuse_drains(self, reason: str) -> None:
         """This training cannot stop at a step that is asked for, so its rank is never handed over.
 
         Args:

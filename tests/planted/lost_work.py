@@ -23,7 +23,7 @@ LOST_WORK = (
         "a holder of many copies is asked for those of the first window only",
         "I14",
         "core/scheduler/checkpoints/copying.py",
-        "settle",
+        "note_outcome",
         "copying.look or copying.holds_back",
         "copying.look",
         ("tests/core/test_copies.py::test_a_holder_of_many_ranks_copies_is_asked_in_windows",),

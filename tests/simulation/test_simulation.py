@@ -117,11 +117,11 @@ def test_one_seed_leaves_the_same_trace_in_every_process() -> None:
 def test_a_failure_is_shrunk_to_the_faults_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.simulation import run as module
 
-    def drain_unsupported_reason(world: Any) -> None:
+    def never_stops(world: Any) -> None:
         stopped = world.clock.seen["fault: stop"] + world.clock.seen["fault: kill"]
         assert stopped < 2, "I14: planted"
 
-    monkeypatch.setattr(module, "_check_end", drain_unsupported_reason)
+    monkeypatch.setattr(module, "_check_end", never_stops)
     failed = next(outcome for outcome in map(run, range(50)) if outcome.failure)
     smallest = shrink(failed)
 

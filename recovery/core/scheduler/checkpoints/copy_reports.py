@@ -20,7 +20,7 @@ def on_copy_report(state: SchedulerState, node: Node, report: CopyReport) -> lis
     records: list[Record] = [state.checkpoints.copies.add(name, report.rank, held)]
     if (report.rank, name) not in state.copying.pending or held.step != state.copying.step:
         return [state.answer(node, report.request_id, records)]
-    more, answers = copying.settle(state, report.rank, name, failed=False)
+    more, answers = copying.note_outcome(state, report.rank, name, failed=False)
     return [state.answer(node, report.request_id, [*records, *more], *answers)]
 
 
@@ -38,7 +38,7 @@ def on_copy_failed(state: SchedulerState, node: Node, failed: CopyFailed) -> lis
     if not failed.gives_up or key not in state.copying.pending or failed.step != state.copying.step:
         return [state.answer(node, failed.request_id, records)]
     records += _without_memory(state, node, failed.reason)
-    more, answers = copying.settle(state, *key, failed=True)
+    more, answers = copying.note_outcome(state, *key, failed=True)
     return [state.answer(node, failed.request_id, [*records, *more], *answers)]
 
 

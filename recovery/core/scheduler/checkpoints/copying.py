@@ -180,7 +180,7 @@ def _who_gives(state: SchedulerState, owner: Node, rank: Rank, holder: NodeId) -
     return (*((own,) if own is not None else ()), *others)[:SOURCES_MAX]
 
 
-def settle(
+def note_outcome(
     state: SchedulerState, rank: Rank, holder: NodeId, *, failed: bool
 ) -> tuple[list[Record], tuple[Answer, ...]]:
     """A copy that was ordered is there, or was given up. Gives what is to be written and said when it was the last one.
