@@ -108,6 +108,15 @@ def test_a_copy_that_was_damaged_counts_again_when_it_was_made_again() -> None:
     assert index.records() == []
 
 
+def test_one_copy_of_each_contribution_stands_for_all() -> None:
+    index = CopyIndex(Steps())
+    for name, rank, step in (("w1", 0, 10), ("w2", 0, 10), ("w1", 1, 20)):
+        index.add(NodeId(name), Rank(rank), checkpoint(step, path=f"{name}/{step}"))
+    found = {step: {rank: one.path for rank, one in of.items()} for step, of in index.one_of_each().items()}
+    assert found == {10: {0: "w1/10"}, 20: {1: "w1/20"}}
+    assert index.steps_of(Rank(0)) == [10]
+
+
 def test_the_index_begins_with_what_is_stored_of_the_lineage() -> None:
     index, again = CopyIndex(Steps()), CopyIndex(Steps())
     rows = [index.add(NodeId("w1"), Rank(0), checkpoint(step, path=f"{step}")) for step in (10, 20)]
