@@ -65,7 +65,7 @@ class CheckpointIndex:
         self._ever_committed = any(
             one.step and one.step not in in_memory and one.generation not in live for one in generations
         )
-        usable: list[CheckpointRecord] = []
+        usable: list[tuple[CheckpointRecord, HeldCheckpoint]] = []
         for record in records:
             is_durable = record.state is CheckpointState.COMMITTED and record.step not in in_memory
             self._ever_committed = self._ever_committed or is_durable
@@ -75,10 +75,9 @@ class CheckpointIndex:
             elif record.state is CheckpointState.FETCHING:
                 self.fetched_when_stopped.add(record.step)
             elif record.state is not CheckpointState.RETIRED:
-                usable.append(record)
-        of_lineage = {*rollback.in_lineage(map(to_held, usable), generations)}
-        for record in usable:
-            held = to_held(record)
+                usable.append((record, to_held(record)))
+        of_lineage = {*rollback.in_lineage((held for _, held in usable), generations)}
+        for record, held in usable:
             if held in of_lineage:
                 holders = self._steps.open(record.step)
                 holders.own[record.rank] = held

@@ -26,11 +26,15 @@ class CopyIndex:
 
     def load(self, records: Iterable[CopyRecord], generations: Sequence[GenerationRecord]) -> None:
         """Take over what is stored of this run."""
+        usable: list[tuple[CopyRecord, HeldCheckpoint]] = []
         for record in records:
-            held = record.checkpoint
             if record.state is CopyState.DAMAGED:
                 self._damaged.add((record.node_id, record.rank, record.digest))
-            elif record.state is CopyState.HELD and rollback.in_lineage((held,), generations):
+            elif record.state is CopyState.HELD:
+                usable.append((record, record.checkpoint))
+        of_lineage = {*rollback.in_lineage((held for _, held in usable), generations)}
+        for record, held in usable:
+            if held in of_lineage:
                 self._put(record.node_id, record.rank, held)
 
     def holders(self, rank: Rank, step: int) -> Mapping[NodeId, HeldCheckpoint]:

@@ -288,12 +288,12 @@ class ProcessKeeper:
             return
         members = self._context.members
         was_member = await members.was_member(self.node_id, pid)
-        wanted_slot = await self._came_for()
+        wanted_slot = await self._wanted_slot()
         said = self._ids.begin_next(number, was_member=was_member, taken=members.ids, wanted_slot=wanted_slot)
         if said:
             console.say(f"{self.placed.name}: {said}", style="yellow")
 
-    async def _came_for(self) -> NodeId | None:
+    async def _wanted_slot(self) -> NodeId | None:
         """The lost holder of the rank that this process was placed for, while nobody has taken that rank; None: there is none."""
         holder = self.placed.variables.get("MS_REPLACES")
         job = await self._context.contact.known_job() if holder is not None else None

@@ -16,6 +16,7 @@ from recovery.core.policy.retention import copy_is_needed
 from recovery.core.scheduler.copy_state import Copying
 from recovery.core.step_holders import Steps
 from tests.core.desk import checkpoint
+from tests.core.test_checkpoint_index import began
 
 
 @pytest.mark.parametrize(
@@ -126,6 +127,14 @@ def test_the_index_begins_with_what_is_stored_of_the_lineage() -> None:
     assert again.steps_of(Rank(0)) == [20]
     assert again.replace(NodeId("w1"), [HeldCopy(rank=Rank(0), checkpoint=rows[0].checkpoint)])[0].step == 20
     assert again.steps_of(Rank(0)) == []
+
+
+def test_a_stored_copy_of_a_rolled_back_suffix_is_not_loaded() -> None:
+    index = CopyIndex(Steps())
+    rows = [index.add(NodeId("w1"), Rank(0), checkpoint(step, path=f"{step}")) for step in (10, 20)]
+    again = CopyIndex(Steps())
+    again.load(rows, [began(1, 0), began(2, 10)])
+    assert again.steps_of(Rank(0)) == [10]
 
 
 def test_the_two_newest_copied_steps_are_told_apart() -> None:

@@ -162,8 +162,8 @@ PLAN = (
         "I5",
         "core/checkpoints.py",
         "CheckpointIndex.load",
-        "if record.state is not CheckpointState.RETIRED:\n    usable.append(record)",
-        "usable.append(record)",
+        "if record.state is not CheckpointState.RETIRED:\n    usable.append((record, to_held(record)))",
+        "usable.append((record, to_held(record)))",
         ("tests/core/test_checkpoint_index.py::test_a_restarted_scheduler_begins_with_the_index",),
     ),
     Bug(
