@@ -81,7 +81,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Absolute. File that is made when this process hears that its job has finished; None: none is."""
     store_without_wal: bool
     standby: bool
-    """This process waits as a standby even while there are free seats."""
+    """This process waits as a standby even while there are free slots."""
     replaces: NodeId
     """The lost id whose rank this process was started to take; empty: none."""
     takeover_after_ms: int | None

@@ -167,7 +167,7 @@ RECOVERY = (
     Setting(
         name="MS_STANDBY",
         kind=SettingKind.CHOICE,
-        meaning="1: this process waits as a standby even while there are free seats. 0: it takes a free seat.",
+        meaning="1: this process waits as a standby even while there are free slots. 0: it takes a free slot.",
         rule="must be 1 (on) or 0 (off)",
         example="0",
         default="0",

@@ -126,10 +126,10 @@ class CheckpointIndex:
         step = self._newest_durable()
         return self.file_of(rank, step) if step else None
 
-    def places_differ(self, step: int) -> str:
+    def positions_differ(self, step: int) -> str:
         """Say where the ranks stand, if all hold a step and it is no common place all the same; empty otherwise."""
         own = self._steps.at(step).own
-        return rollback.places_differ(own) if len(own) == len(self._ranks) else ""
+        return rollback.positions_differ(own) if len(own) == len(self._ranks) else ""
 
     def given_up(self, target: int) -> Mapping[int, Mapping[Rank, Unusable]]:
         """Newer committed steps than `target` that cannot be gone back to, newest first: whose file, and why."""

@@ -86,7 +86,7 @@ class JobHistory(msgspec.Struct, frozen=True, kw_only=True):
     held: tuple[HeldCheckpoint, ...] = ()
     """What it holds of that job and run. `began`: plans of that run, as far as it received them."""
     saved_step: Count = 0
-    """The newest step noted as saved, whether the file is still there or not. `noted_by`: an earlier id of the same place; empty: itself."""
+    """The newest step noted as saved, whether the file is still there or not. `noted_by`: an earlier id of the same slot; empty: itself."""
     noted_by: ReplacedName = NodeId("")
     copies: tuple[HeldCopy, ...] = ()
     """Of other ranks' contributions, of that job and run, that lie on its node."""
@@ -126,7 +126,7 @@ class Register(msgspec.Struct, frozen=True, kw_only=True, tag="register"):
     process: ProcessIdentity | None = None
     """Of this process; None: nobody can say, or a release before this one."""
     standby: bool = False
-    """It waits as a standby, even while there are free seats (MS_STANDBY)."""
+    """It waits as a standby, even while there are free slots (MS_STANDBY)."""
     replaces: ReplacedName = NodeId("")
     """The lost id whose rank this process was started to take (MS_REPLACES); empty: none."""
     starts_again: bool = False

@@ -176,12 +176,12 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-class SeatRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Which place of the world a node holds, where that is not the place of its own name. Key: node_id."""
+class SlotRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Which slot a node holds, where that is not the slot of its own name. Key: node_id."""
 
     node_id: NodeId
-    seat: str
-    """The node id that held the place first, by which ranks are given; empty: the node holds none, it is a standby."""
+    slot: str
+    """The node id that held the slot first, by which ranks are given; empty: the node holds none, it is a standby."""
 
 
 class ProcessRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -315,7 +315,7 @@ Record = Union[
     JobRecord,
     RunRecord,
     NodeRecord,
-    SeatRecord,
+    SlotRecord,
     ProcessRecord,
     IncarnationRecord,
     GenerationRecord,

@@ -26,7 +26,7 @@ class RegistrationError(RecoveryError):
             "The scheduler's store does not know this token; the node registers again without it."),
         Row("WORLD_FULL", 78, Cause.PERMANENT,
             "{reason}",
-            "All seats are taken: an extra worker."),
+            "All slots are taken: an extra worker."),
         Row("NODE_ID_INVALID", 79, Cause.PERMANENT,
             "{reason}",
             "Node ids that cannot be ranked together, or a rank out of the world."),

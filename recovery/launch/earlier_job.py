@@ -1,4 +1,4 @@
-"""What the scheduler knows of this host's places before their first processes start: an earlier launcher may have left lost ids behind."""
+"""What the scheduler knows of this host's slots before their first processes start: an earlier launcher may have left lost ids behind."""
 
 from __future__ import annotations
 

@@ -51,11 +51,11 @@ class KnownJob(msgspec.Struct, frozen=True, kw_only=True):
         return self.state in (JobState.FINISHED.value, JobState.FAILED.value)
 
     def needs(self, first: NodeId, *, is_standby: bool) -> bool:
-        """Does the job wait for a process of this place? One of its ids holds a rank, or ranks are not given yet.
+        """Does the job wait for a process of this slot? One of its ids holds a rank, or ranks are not given yet.
 
         Args:
-            first: the id that the place's first process had; the later ones begin with it.
-            is_standby: whether the place was a standby's at first: nobody waits for one that holds no rank.
+            first: the id that the slot's first process had; the later ones begin with it.
+            is_standby: whether the slot was a standby's at first: nobody waits for one that holds no rank.
         """
         if self.state == JobState.FORMING.value and not is_standby:
             return True
@@ -70,16 +70,16 @@ class KnownJob(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def left_behind(self, first: NodeId) -> NodeId | None:
-        """The id whose rank an earlier launcher's process of this place had; None: none, or it waits for nobody there.
+        """The id whose rank an earlier launcher's process of this slot had; None: none, or it waits for nobody there.
 
         Args:
-            first: the id that the place's first process had.
+            first: the id that the slot's first process had.
         """
-        of_place = [node for node in self.nodes if is_of(node.node_id, first)]
-        if self.is_over or not any(node.state in _MAY_BE_REFUSED for node in of_place):
+        of_slot = [node for node in self.nodes if is_of(node.node_id, first)]
+        if self.is_over or not any(node.state in _MAY_BE_REFUSED for node in of_slot):
             return None
         return NodeId(
-            max(of_place, key=lambda node: (node.rank is not None, natural_key(node.node_id))).node_id
+            max(of_slot, key=lambda node: (node.rank is not None, natural_key(node.node_id))).node_id
         )
 
 

@@ -34,16 +34,16 @@ def missing(job: KnownJob) -> tuple[KnownNode, ...]:
     return tuple(sorted(found, key=lambda node: node.rank or 0))
 
 
-def due(job: KnownJob, places: Collection[str], after_ms: int) -> tuple[MissingRank, ...]:
+def due(job: KnownJob, slots: Collection[str], after_ms: int) -> tuple[MissingRank, ...]:
     """Give the ranks that this host starts now.
 
     Args:
         job: the scheduler's answer.
-        places: first node ids of the places of this host. What this launcher starts again itself is not missing.
+        slots: first node ids of the slots of this host. What this launcher starts again itself is not missing.
         after_ms: how long a rank must be missing before the first host starts it.
     """
     ranks_of = Counter(node.host for node in job.nodes if _trains(node))
-    ours = {node.host for node in job.nodes if _is_ours(node, places) and _trains(node)}
+    ours = {node.host for node in job.nodes if _is_ours(node, slots) and _trains(node)}
     if not ours:
         return ()
     # Who has the fewest ranks has most to spare.
@@ -52,12 +52,12 @@ def due(job: KnownJob, places: Collection[str], after_ms: int) -> tuple[MissingR
     return tuple(
         MissingRank(node.rank or 0, NodeId(node.node_id))
         for node in missing(job)
-        if node.silent_ms >= wait_ms and not _is_ours(node, places)
+        if node.silent_ms >= wait_ms and not _is_ours(node, slots)
     )
 
 
-def _is_ours(node: KnownNode, places: Collection[str]) -> bool:
-    return any(is_of(node.node_id, first) for first in places)
+def _is_ours(node: KnownNode, slots: Collection[str]) -> bool:
+    return any(is_of(node.node_id, first) for first in slots)
 
 
 def _trains(node: KnownNode) -> bool:

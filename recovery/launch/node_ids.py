@@ -10,7 +10,7 @@ from recovery.core.message_fields import NODE_ID_PATTERN
 
 
 def is_of(node_id: str, first: str) -> bool:
-    """Is it an id of the place whose first process had that one?"""
+    """Is it an id of the slot whose first process had that one?"""
     return node_id == first or node_id.startswith(f"{first}.")
 
 
@@ -21,7 +21,7 @@ class NodeIds:
         """Begin with the id of the first start.
 
         Args:
-            first: as placed; it names the place, and all later ids begin with it.
+            first: as placed; it names the slot, and all later ids begin with it.
             fresh: whether a process that is started again gets an id of its own; False: it keeps the first.
         """
         self._first, self.fresh = first, fresh
@@ -51,7 +51,7 @@ class NodeIds:
             number: of the start, 1-based; the fresh id ends with it, or with the next number that is free.
             was_member: whether the scheduler has ever let the process before it in; else its id guards nothing, and stays. None:
                 nobody knows. Then the first is taken for one; a later id stays, since one that nobody knows names no rank.
-            taken: ids that the scheduler knows: an earlier launcher of this place may have used some.
+            taken: ids that the scheduler knows: an earlier launcher of this slot may have used some.
             wanted_slot: whose rank the process before was to take over, and did not; None: it replaces the process before.
         """
         may_have_been = self.replaces is None if was_member is None else was_member

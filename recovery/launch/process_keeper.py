@@ -181,7 +181,7 @@ class ProcessKeeper:
         except LaunchFailedError as error:
             return Attempt.never_begun(number, begun_ms, Cause.PERMANENT, str(error))
         pid, process = child.pid, process_identity.of(child.pid)
-        as_node = f", node {self.node_id} in the place of {self._ids.replaces}" if self._ids.replaces else ""
+        as_node = f", node {self.node_id} in the slot of {self._ids.replaces}" if self._ids.replaces else ""
         console.say(f"started {self.placed.name} (pid {pid}, start {number}{as_node}), log: {self._log}")
         status = await child.wait()
         self.child = None
@@ -270,7 +270,7 @@ class ProcessKeeper:
     async def _name_first(self) -> None:
         """Choose the node id of the first start: not one that an earlier launcher's process had, which would wait for its window."""
         earlier = self._context.earlier
-        # Whoever comes for the rank of another place has no rank of its own.
+        # Whoever comes for the rank of another slot has no rank of its own.
         if earlier is None or not self._ids.fresh or "MS_REPLACES" in self.placed.variables:
             return
         job = await earlier.known()

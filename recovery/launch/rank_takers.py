@@ -38,12 +38,12 @@ class RankTakers:
         self._given_up: set[MissingRank] = set()
         """Whose files this host cannot reach; until the rank has another holder."""
 
-    async def look(self, job: KnownJob, places: Collection[str]) -> None:
+    async def look(self, job: KnownJob, slots: Collection[str]) -> None:
         """Start what is due, and end what has nothing to do.
 
         Args:
             job: the scheduler's answer.
-            places: first node ids of the places of this host.
+            slots: first node ids of the slots of this host.
         """
         still_missing = {
             MissingRank(node.rank or 0, NodeId(node.node_id)) for node in missing_ranks.missing(job)
@@ -56,7 +56,7 @@ class RankTakers:
             elif rank not in still_missing:
                 # It has a rank, this one or another: now it is a worker like any other.
                 del self._takers[rank]
-        for rank in missing_ranks.due(job, places, self._after_ms):
+        for rank in missing_ranks.due(job, slots, self._after_ms):
             if rank not in self._takers and rank not in self._given_up:
                 self._begin(rank)
 

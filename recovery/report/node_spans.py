@@ -62,25 +62,25 @@ def visible(spans: Iterable[Span], least_ms: float) -> Iterator[Span]:
         yield _merged(short)
 
 
-def by_place(spans: Mapping[str, Sequence[Span]]) -> dict[str, tuple[Span, ...]]:
-    """One row for each place, as drawings have them: a process that follows under a fresh id (`1.2` behind `1`) goes on in its row.
+def by_slot(spans: Mapping[str, Sequence[Span]]) -> dict[str, tuple[Span, ...]]:
+    """One row for each slot, as drawings have them: a process that follows under a fresh id (`1.2` behind `1`) goes on in its row.
 
     Args:
         spans: by node id. What an id did (it was lost, it is refused) ends in the row where its successor begins.
 
     Returns:
-        By the first id of each place, in the order in which they came.
+        By the first id of each slot, in the order in which they came.
     """
     ids: dict[str, list[str]] = {}
     for node in spans:
         ids.setdefault(first_id(node), []).append(node)
     rows: dict[str, tuple[Span, ...]] = {}
-    for place, nodes in ids.items():
+    for slot, nodes in ids.items():
         row: list[Span] = []
         for node in sorted(nodes, key=natural_key):
             if spans[node]:
                 row = [*_until(row, spans[node][0].begin_ms), *spans[node]]
-        rows[place] = tuple(row)
+        rows[slot] = tuple(row)
     return rows
 
 

@@ -25,7 +25,7 @@ from recovery.core.tiers import tier_of
 from recovery.errors import CheckpointError, RecoveryError
 from recovery.report import live_mode
 from recovery.report.rank_progress import stored_newest_step
-from recovery.report.stored import Place, Stored
+from recovery.report.stored import SlotState, Stored
 from recovery.store.reader import read_worker
 from recovery.transport.local_address import is_local
 
@@ -286,13 +286,13 @@ def _plan(
 
 
 def _taken_by(stored: Stored, lost: NodeRecord) -> str | None:
-    """Who holds the place of a node that holds none any more; None: nobody is known to."""
-    if stored.place_of(lost) is not Place.REPLACED:
+    """Who holds the slot of a node that holds none any more; None: nobody is known to."""
+    if stored.slot_state(lost) is not SlotState.REPLACED:
         return None
     of_its_name = (
         node
         for node in stored.workers
-        if node.rank is not None and stored.seat_of(node) == first_id(lost.node_id)
+        if node.rank is not None and stored.slot_of(node) == first_id(lost.node_id)
     )
     return next((str(node.node_id) for node in of_its_name), None)
 
@@ -302,9 +302,9 @@ def _asked_first(stored: Stored) -> dict[NodeId, int]:
     asked: dict[NodeId, int] = {}
     gone = (NodeState.LOST, NodeState.LEFT)
     vacant = {
-        stored.seat_of(node): node for node in stored.workers if node.rank is not None and node.state in gone
+        stored.slot_of(node): node for node in stored.workers if node.rank is not None and node.state in gone
     }
-    for seat, node in vacant.items():
+    for slot, node in vacant.items():
         free = [
             takeover.Candidate(
                 one.node_id,
@@ -315,12 +315,12 @@ def _asked_first(stored: Stored) -> dict[NodeId, int]:
             for one in stored.standbys
             if one.state is NodeState.LIVE and one.node_id not in asked
         ]
-        chosen = takeover.next_candidate(takeover.Wanted(seat, node.host), free, ())
+        chosen = takeover.next_candidate(takeover.Wanted(slot, node.host), free, ())
         if chosen is not None and node.rank is not None:
             asked[chosen.node_id] = node.rank
     return asked
 
 
 def _comes_for(standby: NodeId, vacant: Collection[str]) -> str:
-    """The vacant seat that its id says it was started for: worker_0.2 for worker_0. Empty: any."""
-    return next((seat for seat in (standby, first_id(standby)) if seat in vacant), "")
+    """The vacant slot that its id says it was started for: worker_0.2 for worker_0. Empty: any."""
+    return next((slot for slot in (standby, first_id(standby)) if slot in vacant), "")

@@ -78,7 +78,7 @@ class RunningProcesses:
             found.append(
                 {
                     **row,
-                    "place": self._stored.place_of(node).value,
+                    "place": self._stored.slot_state(node).value,
                     "state": state,
                     "reason": reason,
                     "process": self.process(node).value,

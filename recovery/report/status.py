@@ -16,7 +16,7 @@ from recovery.report.rank_progress import (
     progress_of_ranks,
     rank_rows,
 )
-from recovery.report.stored import Place, Stored, newest_events, place_of
+from recovery.report.stored import SlotState, Stored, newest_events, slot_state
 from recovery.report.tables import EVENTS, NODES, RANKS, STEPS
 from recovery.store.reader import StoredEvent, read_not_saved
 
@@ -54,7 +54,9 @@ def status(stored: Stored) -> dict[str, Any]:
         "committed_step": committed,
         "steps_since_checkpoint": max(0, newest - committed),
         "not_saved": read_not_saved(stored.path, job.run),
-        "lost": processes.rows(tuple(node for node in stored.lost if stored.place_of(node) is Place.RANK)),
+        "lost": processes.rows(
+            tuple(node for node in stored.lost if stored.slot_state(node) is SlotState.RANK)
+        ),
         "last_events": EVENTS.rows(newest_events(stored.path, LAST_EVENTS)),
         "ranks": rank_rows(ranks),
         "unreadable": list(noted.unreadable),
@@ -70,7 +72,9 @@ def status_of_view(view: dict[str, Any], last: Sequence[StoredEvent], *, place: 
         place: host and port.
     """
     rows = node_rows(view)
-    workers = [row for row in rows if row["role"] == Role.WORKER.value and row["place"] == Place.RANK.value]
+    workers = [
+        row for row in rows if row["role"] == Role.WORKER.value and row["place"] == SlotState.RANK.value
+    ]
     newest = max((row["step"] for row in workers), default=0)
     newest = max(newest, view["committed_step"])
     return {
@@ -84,7 +88,7 @@ def status_of_view(view: dict[str, Any], last: Sequence[StoredEvent], *, place: 
         "generation_began_at_step": None,
         "world_size": view["world_size"],
         "workers_by_state": dict(Counter(row["state"] for row in workers)),
-        "standbys": [row for row in rows if row["place"] == Place.STANDBY.value],
+        "standbys": [row for row in rows if row["place"] == SlotState.STANDBY.value],
         "warming_up": [row["node_id"] for row in rows if row["warming_up"]],
         "newest_step": newest,
         "committed_step": view["committed_step"],
@@ -94,7 +98,7 @@ def status_of_view(view: dict[str, Any], last: Sequence[StoredEvent], *, place: 
             row
             for row in rows
             if row["state"] in (NodeState.LOST.value, NodeState.SUSPECT.value)
-            and row["place"] == Place.RANK.value
+            and row["place"] == SlotState.RANK.value
         ],
         "last_events": [{**row, "sequence": None} for row in EVENTS.rows(last)],
         "ranks": [
@@ -110,7 +114,7 @@ def node_rows(view: dict[str, Any]) -> list[dict[str, Any]]:
     return [
         {
             **{column.key: node.get(column.key) for column in NODES.columns},
-            "place": place_of(node.get("seat", node["node_id"]), node["generation"]).value,
+            "place": slot_state(node.get("seat", node["node_id"]), node["generation"]).value,
             "rejoin_left_s": node["rejoin_left_ms"] / 1000,
             "newest_step": node["step"] if node["rank"] is not None else None,
         }

@@ -40,27 +40,27 @@ _ALL = 10_000_000
 """Events: more than any event log has."""
 
 
-class Place(str, Enum):
+class SlotState(str, Enum):
     """What a node holds."""
 
     RANK = "rank"
-    """A place in the world: a rank, or the seat for one while the job forms."""
+    """A slot: a rank, or the slot for one while the job forms."""
     STANDBY = "standby"
     """None: it waits to take a rank over."""
     REPLACED = "replaced"
     """None any more: its rank was taken over."""
 
 
-def place_of(seat: str, generation: int) -> Place:
+def slot_state(slot: str, generation: int) -> SlotState:
     """What a node holds.
 
     Args:
-        seat: the node id that held its place first; empty: it holds none.
+        slot: the node id that held its slot first; empty: it holds none.
         generation: the last one whose plan its incarnation was given; 0: none.
     """
-    if seat:
-        return Place.RANK
-    return Place.REPLACED if generation else Place.STANDBY
+    if slot:
+        return SlotState.RANK
+    return SlotState.REPLACED if generation else SlotState.STANDBY
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,8 +71,8 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     runs: tuple[RunRecord, ...]
     nodes: tuple[NodeRecord, ...]
     """By rank; those without one behind."""
-    seats: dict[NodeId, str]
-    """Of the nodes that hold another place than that of their own name: the node id that held it first; empty: they hold none."""
+    slots: dict[NodeId, str]
+    """Of the nodes that hold another slot than that of their own name: the node id that held it first; empty: they hold none."""
     generations: tuple[GenerationRecord, ...]
     checkpoints: tuple[CheckpointRecord, ...]
     copies: tuple[CopyRecord, ...] = ()
@@ -86,23 +86,25 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def workers(self) -> tuple[NodeRecord, ...]:
-        """The nodes of the world: those that hold a place in it."""
+        """The nodes of the world: those that hold a slot."""
         return tuple(
-            node for node in self.nodes if node.role is Role.WORKER and self.place_of(node) is Place.RANK
+            node
+            for node in self.nodes
+            if node.role is Role.WORKER and self.slot_state(node) is SlotState.RANK
         )
 
     @property
     def standbys(self) -> tuple[NodeRecord, ...]:
         """The nodes that wait for a rank to take over, whether they are heard or not."""
-        return tuple(node for node in self.nodes if self.place_of(node) is Place.STANDBY)
+        return tuple(node for node in self.nodes if self.slot_state(node) is SlotState.STANDBY)
 
-    def place_of(self, node: NodeRecord) -> Place:
+    def slot_state(self, node: NodeRecord) -> SlotState:
         """What a node holds."""
-        return place_of(self.seat_of(node), node.generation)
+        return slot_state(self.slot_of(node), node.generation)
 
-    def seat_of(self, node: NodeRecord) -> str:
-        """The node id that held its place first; empty: it holds none."""
-        return self.seats.get(node.node_id, str(node.node_id))
+    def slot_of(self, node: NodeRecord) -> str:
+        """The node id that held its slot first; empty: it holds none."""
+        return self.slots.get(node.node_id, str(node.node_id))
 
     @property
     def current(self) -> GenerationRecord | None:
@@ -138,7 +140,7 @@ def read_stored(path: Path) -> Stored:
         path=path,
         job=state.job,
         runs=state.runs,
-        seats={record.node_id: record.seat for record in state.seats},
+        slots={record.node_id: record.slot for record in state.slots},
         nodes=tuple(sorted(state.nodes, key=lambda node: (node.rank is None, node.rank or 0, node.node_id))),
         generations=state.generations,
         checkpoints=state.checkpoints,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recovery.errors import UsageError
-from recovery.report.node_spans import Doing, by_place, visible
+from recovery.report.node_spans import Doing, by_slot, visible
 from recovery.report.timeline import Timeline
 from recovery.report.timeline_page import COLOURS, Scale
 
@@ -35,7 +35,7 @@ def write(timeline: Timeline, path: Path, *, title: str) -> None:
         raise UsageError(
             field="--png", reason="needs Pillow, which is not installed", next_step="pip install pillow."
         ) from error
-    rows = by_place(timeline.spans)
+    rows = by_slot(timeline.spans)
     height = _TOP + _ROW * len(rows) + 50
     image = Image.new("RGB", (_WIDTH, height), "white")
     draw = ImageDraw.Draw(image)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import NamedTuple, TypeVar
 
-from recovery.report.node_spans import Doing, Span, by_place, visible
+from recovery.report.node_spans import Doing, Span, by_slot, visible
 from recovery.report.recoveries import Recovery
 from recovery.report.tables import instant
 from recovery.report.timeline import Timeline
@@ -113,11 +113,11 @@ def page(timeline: Timeline, *, job: str, state: str) -> str:
 
 
 def _drawing(timeline: Timeline) -> str:
-    rows = by_place(timeline.spans)
+    rows = by_slot(timeline.spans)
     height = _TOP + _ROW * (len(rows) + 1) + 40
     x = Scale.of(timeline, left=_LEFT, right=_WIDTH - 10)
     bottom = height - 32
-    parts = [f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="one row per place over time">']
+    parts = [f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="one row per slot over time">']
     for tick in range(_TICKS + 1):
         at_ms = timeline.begin_ms + x.span_ms * tick // _TICKS
         parts.append(

@@ -50,7 +50,7 @@ def read_workers_only(path: Path) -> tuple[Stored, str] | None:
         job=job,
         runs=(),
         nodes=(),
-        seats={},
+        slots={},
         generations=(),
         checkpoints=(),
         scheduler_pid=None,

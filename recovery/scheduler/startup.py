@@ -98,7 +98,7 @@ def load_machine(store: SchedulerStore | None, settings: Settings) -> SchedulerM
             nodes,
             state.generations,
             state.checkpoints,
-            state.seats,
+            state.slots,
             state.processes,
             state.copies,
             live_sources=state.live_sources,

@@ -29,7 +29,7 @@ from recovery.core.records import (
     NodeState,
     Record,
     RunRecord,
-    SeatRecord,
+    SlotRecord,
 )
 from recovery.core.scheduler.membership.lost_store import REBUILDING
 from recovery.errors import CheckpointError, RecoveryPathError, StoreError, StoreLostError
@@ -229,7 +229,7 @@ def records_of(traces: Traces) -> tuple[Record, ...]:
         RunRecord(run=built.run),
         *nodes,
         *_replaced(traces, built),
-        *_seats(traces, built),
+        *_slots(traces, built),
         *built.generations,
         *built.checkpoints,
         event,
@@ -257,17 +257,17 @@ def _replaced(traces: Traces, built: Rebuilt) -> list[Record]:
     ]
 
 
-def _seats(traces: Traces, built: Rebuilt) -> list[Record]:
+def _slots(traces: Traces, built: Rebuilt) -> list[Record]:
     """By which name the place of each rank is called: that of the id which held it first, under which its launcher starts it again."""
     first: dict[Rank, str] = {}
     for name in _of_run(traces, built):
         first.setdefault(traces.pasts[name].rank, first_id(name))
-    seats: dict[NodeId, str] = {}
+    slots: dict[NodeId, str] = {}
     for name, rank in built.ranks.items():
-        is_of_another = first[rank] in seats.values() or built.ranks.get(NodeId(first[rank]), rank) != rank
-        seats[name] = name if is_of_another else first[rank]
-    without = [SeatRecord(node_id=name, seat="") for name in _of_run(traces, built) if name not in seats]
-    return [*(SeatRecord(node_id=name, seat=seat) for name, seat in seats.items() if seat != name), *without]
+        is_of_another = first[rank] in slots.values() or built.ranks.get(NodeId(first[rank]), rank) != rank
+        slots[name] = name if is_of_another else first[rank]
+    without = [SlotRecord(node_id=name, slot="") for name in _of_run(traces, built) if name not in slots]
+    return [*(SlotRecord(node_id=name, slot=slot) for name, slot in slots.items() if slot != name), *without]
 
 
 def _unsure(traces: Traces) -> str:

@@ -14,7 +14,7 @@ from recovery.core.records import (
     NodeRecord,
     ProcessRecord,
     RunRecord,
-    SeatRecord,
+    SlotRecord,
     StepRecord,
 )
 
@@ -25,7 +25,7 @@ class SchedulerRecords(msgspec.Struct, frozen=True, kw_only=True):
     job: JobRecord | None = None
     runs: tuple[RunRecord, ...] = ()
     nodes: tuple[NodeRecord, ...] = ()
-    seats: tuple[SeatRecord, ...] = ()
+    slots: tuple[SlotRecord, ...] = ()
     """Only of the nodes that hold another place than that of their own name, or none."""
     processes: tuple[ProcessRecord, ...] = ()
     """Of all incarnations."""

@@ -71,7 +71,7 @@ NODES = _table(
     _text("reason"),
 )
 
-SEATS = _table("seats", ("node_id",), _text("node_id", "seat"))
+SLOTS = _table("seats", ("node_id",), _text("node_id", "seat"))
 
 PROCESSES = _table(
     "processes",

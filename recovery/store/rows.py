@@ -27,6 +27,9 @@ RecordType = TypeVar("RecordType", bound=msgspec.Struct)
 _DIGEST_BYTES = 16
 """128 bits: a flipped bit escapes once in 3e38. It guards against accidents, not against an attacker."""
 
+_COLUMNS = {"digest": "digest_of_file", "slot": "seat"}
+"""Each row has a `digest` of its own; a slot was called a seat when its table was made."""
+
 
 class Shape(NamedTuple):
     """How the records of one class lie in their table."""
@@ -35,7 +38,7 @@ class Shape(NamedTuple):
     fields: tuple[str, ...]
     """The record's fields in order."""
     columns: tuple[str, ...]
-    """The column of each field; the same word, but for a field that is itself called `digest`."""
+    """The column of each field; the same word but for those of `_COLUMNS`."""
     key: tuple[str, ...]
     """Columns that name one row in an error."""
     write: Insert
@@ -48,7 +51,7 @@ class Shape(NamedTuple):
 
 def _shape(record: type[msgspec.Struct], table: Table) -> Shape:
     fields = record.__struct_fields__
-    columns = tuple("digest_of_file" if field == "digest" else field for field in fields)
+    columns = tuple(_COLUMNS.get(field, field) for field in fields)
     key = tuple(column.name for column in table.primary_key)
     write = insert(table)
     if table is not models.EVENTS:
@@ -67,7 +70,7 @@ SHAPES: Mapping[type[msgspec.Struct], Shape] = {
         (records.JobRecord, models.JOB),
         (records.RunRecord, models.RUNS),
         (records.NodeRecord, models.NODES),
-        (records.SeatRecord, models.SEATS),
+        (records.SlotRecord, models.SLOTS),
         (records.ProcessRecord, models.PROCESSES),
         (records.IncarnationRecord, models.INCARNATIONS),
         (records.GenerationRecord, models.GENERATIONS),

@@ -22,7 +22,7 @@ from recovery.core.records import (
     NodeRecord,
     ProcessRecord,
     RunRecord,
-    SeatRecord,
+    SlotRecord,
     StepRecord,
 )
 from recovery.store.contents import SchedulerRecords, WorkerRecords
@@ -78,7 +78,7 @@ def scheduler_records(connection: Connection, path: Path) -> SchedulerRecords:
         job=jobs[0] if jobs else None,
         runs=records_of(connection, RunRecord, path),
         nodes=records_of(connection, NodeRecord, path),
-        seats=records_of(connection, SeatRecord, path),
+        slots=records_of(connection, SlotRecord, path),
         processes=records_of(connection, ProcessRecord, path),
         generations=records_of(connection, GenerationRecord, path),
         checkpoints=_checkpoints(connection, path),

@@ -1,7 +1,7 @@
 """The contributions of other ranks that this node holds: where they lie, which there are, which may go.
 
-Those on its disk lie beside the node's own store, `workers/PLACE.copies/JOB/run-RUN/rank-RANK/`, under the names that they have on their
-owner's disk, so that the next process of this place finds them, also under a fresh id. What was brought back for the node's own rank lies
+Those on its disk lie beside the node's own store, `workers/SLOT.copies/JOB/run-RUN/rank-RANK/`, under the names that they have on their
+owner's disk, so that the next process of this slot finds them, also under a fresh id. What was brought back for the node's own rank lies
 there as well. Copies of what their owners have in memory lie in memory here too (`memory_copies.py`).
 """
 
@@ -32,7 +32,7 @@ _logger = logging.getLogger("recovery.worker")
 _JOB = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _RANK = re.compile(r"rank-(0|[1-9][0-9]{0,8})", re.ASCII)
 _OWN_MAX = 64
-"""Own checkpoints whose place is remembered. A plan names one of the newest two or three."""
+"""Own checkpoints whose slot is remembered. A plan names one of the newest two or three."""
 
 
 class Ordered(NamedTuple):
@@ -48,17 +48,17 @@ class Ordered(NamedTuple):
 class Copies:
     """The copies of one node. Blocks; from any thread but one at a time for each rank."""
 
-    def __init__(self, recovery_path: Path, place: str) -> None:
+    def __init__(self, recovery_path: Path, slot: str) -> None:
         """Note where they lie; nothing is made.
 
         Args:
             recovery_path: where the node's own store is.
-            place: the id of the first process of this place.
+            slot: the id of the first process of this slot.
         """
-        self._recovery_path, self._place = recovery_path, place
+        self._recovery_path, self._slot = recovery_path, slot
         self._memory: MemoryCopies | None = None
         """Those in memory; None: there are none."""
-        self._root = recovery_path.absolute() / "workers" / f"{place}.copies"
+        self._root = recovery_path.absolute() / "workers" / f"{slot}.copies"
         self._own: dict[str, Path] = {}
         """Where this node's own checkpoints lie, by digest, the newest last."""
         self._swept: set[str] = set()
@@ -74,7 +74,7 @@ class Copies:
             job_is_over: asked when this process ends: what is left there then goes.
         """
         if settings.every_steps:
-            self._memory = MemoryCopies(settings, self._recovery_path, self._place, job_is_over)
+            self._memory = MemoryCopies(settings, self._recovery_path, self._slot, job_is_over)
 
     def directory(self, job: str, run: RunId, rank: Rank) -> Path:
         """Where the contributions of a rank lie."""
@@ -129,7 +129,7 @@ class Copies:
     def sweep(self, job: str) -> None:
         """Remove what an earlier process has left half fetched; done once for a job, before this process fetches anything of it.
 
-        Only this place writes here, and one process of it at a time.
+        Only this slot writes here, and one process of it at a time.
         """
         if job in self._swept:
             return

@@ -20,13 +20,13 @@ from recovery.core.rules import DIAL_MS
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.effects import (
     BeginSteps,
-    ConfirmPlace,
+    ConfirmRank,
     Connect,
     Disconnect,
     Fetch,
     FindCheckpoints,
     Interrupt,
-    KeepPlaces,
+    KeepDirectories,
     LeaveAsAsked,
     NoteAdmission,
     OpenGeneration,
@@ -105,9 +105,9 @@ class Executor:
                 self._join(effect.admitted)
             case FindCheckpoints():
                 self._start(self._find(effect))
-            case KeepPlaces():
-                self._local_store.keep_places(effect.rank)
-            case ConfirmPlace():
+            case KeepDirectories():
+                self._local_store.keep_directories(effect.rank)
+            case ConfirmRank():
                 self._training_control.confirm()
             case Retain():
                 self._retain(effect)

@@ -33,7 +33,7 @@ from recovery.core.records import (
     Record,
     StepRecord,
 )
-from recovery.core.worker.job_history import joined, of_place
+from recovery.core.worker.job_history import joined, of_slot
 from recovery.errors import (
     RecoveryError,
     RecoveryPathError,
@@ -44,8 +44,8 @@ from recovery.errors import (
 )
 from recovery.store.paths import worker_path
 from recovery.worker.exec_in_place import close_in_children, descriptors_of
-from recovery.worker.place_notes import PlaceNotes, past_in
 from recovery.worker.searches import Found, copies_of, look, prefix_of
+from recovery.worker.slot_notes import SlotNotes, past_in
 
 if TYPE_CHECKING:
     from recovery.store.contents import WorkerRecords
@@ -85,7 +85,7 @@ class LocalStore:
         self.recovery_path = recovery_path
         """None: recovery is off, nothing is kept."""
         self._node_id, self._accept_without_wal, self._scheduler = node_id, accept_without_wal, scheduler
-        self._place, self._takes_over = PlaceNotes(node_id, replaces), bool(replaces)
+        self._place, self._takes_over = SlotNotes(node_id, replaces), bool(replaces)
         self.copies = copies_of(recovery_path, node_id, replaces)
         """Contributions of other ranks, and those that were brought back for its own; None: recovery is off."""
         self._store: WorkerStore | None = None
@@ -261,7 +261,7 @@ class LocalStore:
         self._directories[(record.path, prefix)] = record
         self._in_loop(self.submit, Persist((record,)))
 
-    def keep_places(self, rank: Rank) -> None:
+    def keep_directories(self, rank: Rank) -> None:
         """This process has the rank that it was offered: where its files lie is where to look from now on."""
         places = {
             key: record for key, record in self._offered.pop(rank, {}).items() if key not in self._directories
@@ -352,7 +352,7 @@ class LocalStore:
         known = joined(past, of_store) if past is not None else of_store
         if known is not None or not is_of_job:
             notes = self._place.read(self.recovery_path, job)
-            known = of_place(known, notes.pasts)
+            known = of_slot(known, notes.pasts)
             records += self._keep(notes.directories)
         there = look(self.copies, records, job, run, rank)
         if known is None:

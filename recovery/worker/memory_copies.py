@@ -23,18 +23,18 @@ class MemoryCopies:
     """The copies in memory of one node. Blocks, as `Copies` does."""
 
     def __init__(
-        self, settings: MemorySettings, recovery_path: Path, place: str, job_is_over: Callable[[], bool]
+        self, settings: MemorySettings, recovery_path: Path, slot: str, job_is_over: Callable[[], bool]
     ) -> None:
         """Note where they lie; nothing is made.
 
         Args:
             settings: what the environment says.
             recovery_path: of the job.
-            place: the id of the first process of this place.
+            slot: the id of the first process of this slot.
             job_is_over: asked when this process ends: what is left then goes.
         """
         self._settings, self._recovery_path = settings, recovery_path
-        self._begins, self._job_is_over = f"{place}.copies.", job_is_over
+        self._begins, self._job_is_over = f"{slot}.copies.", job_is_over
         self._roots: set[Path] = set()
         """Of the jobs whose directories this process holds."""
 

@@ -10,7 +10,7 @@ from recovery.checkpoint import catalogue, names
 from recovery.core.held import HeldCheckpoint, PassedOver
 from recovery.core.ids import NodeId, Rank, RunId
 from recovery.core.messages import JobHistory
-from recovery.core.policy.ranks import place_of
+from recovery.core.policy.ranks import slot_of
 from recovery.core.records import DirectoryRecord
 from recovery.worker.copy_files import Copies
 
@@ -26,7 +26,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 def copies_of(recovery_path: Path | None, node_id: NodeId, replaces: str) -> Copies | None:
     """Name the copies of a node's place; None: recovery is off, there are none."""
-    return Copies(recovery_path, place_of(node_id, replaces)) if recovery_path is not None else None
+    return Copies(recovery_path, slot_of(node_id, replaces)) if recovery_path is not None else None
 
 
 def look(

@@ -108,7 +108,7 @@ def test_workers_that_roll_back_and_a_new_scheduler_find_the_server_as_it_was(tm
         cluster.check_result()
 
 
-def test_server_beyond_the_number_of_seats_is_turned_away(tmp_path: Path) -> None:
+def test_server_beyond_the_number_of_slots_is_turned_away(tmp_path: Path) -> None:
     with SmallCluster(tmp_path, servers=1, environment=HELD) as cluster:
         cluster.start()
         cluster.wait_step(3)

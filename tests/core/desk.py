@@ -23,7 +23,7 @@ from recovery.core.records import (
     NodeRecord,
     ProcessRecord,
     Record,
-    SeatRecord,
+    SlotRecord,
 )
 from recovery.core.rules import Rules
 from recovery.core.scheduler.effects import (
@@ -78,7 +78,7 @@ class Desk:
             tuple(self.row(NodeRecord)),
             tuple(self.row(GenerationRecord)),
             tuple(self.row(CheckpointRecord)),
-            tuple(self.row(SeatRecord)),
+            tuple(self.row(SlotRecord)),
             tuple(self.row(ProcessRecord)),
             tuple(self.row(CopyRecord)),
             live_sources=tuple(self.row(LiveSourceRecord)),
@@ -185,7 +185,7 @@ class Desk:
 
 _KEYS = {
     "NodeRecord": ("node_id",),
-    "SeatRecord": ("node_id",),
+    "SlotRecord": ("node_id",),
     "RunRecord": ("run",),
     "IncarnationRecord": ("node_id", "incarnation"),
     "ProcessRecord": ("node_id", "incarnation"),

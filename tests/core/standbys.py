@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from recovery.core import messages as m
 from recovery.core.ids import Rank
-from recovery.core.records import EventKind, JobRecord, NodeRecord, SeatRecord
+from recovery.core.records import EventKind, JobRecord, NodeRecord, SlotRecord
 from recovery.core.rules import Rules
 from tests.core.desk import Desk, Worker, checkpoint, running_workers
 
@@ -58,9 +58,9 @@ def row(desk: Desk, name: str) -> NodeRecord:
     return next(one for one in desk.row(NodeRecord) if one.node_id == name)
 
 
-def seat(desk: Desk, name: str) -> str | None:
-    """Its seat as it is stored; None: no row."""
-    return next((one.seat for one in desk.row(SeatRecord) if one.node_id == name), None)
+def slot(desk: Desk, name: str) -> str | None:
+    """Its slot as it is stored; None: no row."""
+    return next((one.slot for one in desk.row(SlotRecord) if one.node_id == name), None)
 
 
 def reasons(desk: Desk, kind: EventKind) -> list[str]:

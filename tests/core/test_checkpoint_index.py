@@ -92,10 +92,10 @@ def test_ranks_at_different_places_have_no_step_in_common() -> None:
     index = CheckpointIndex(2)
     for step, epoch in ((10, 1), (20, 2)):
         assert not index.add(Rank(0), saved(step))
-        assert index.places_differ(step) == ""
+        assert index.positions_differ(step) == ""
         assert index.add(Rank(1), saved(step, epoch=epoch)) == (epoch == 1)
 
-    assert index.places_differ(20) == "rank 0 at step 20 of epoch 1, rank 1 at step 20 of epoch 2"
+    assert index.positions_differ(20) == "rank 0 at step 20 of epoch 1, rank 1 at step 20 of epoch 2"
     assert (index.committed_step, index.durable_step) == (10, 10)
     assert index.target(allow_restart_from_zero=False) == ToCheckpoint(10, (saved(10),) * 2)
     index.replace(Rank(1), [saved(20, epoch=2)])

@@ -11,9 +11,9 @@ from recovery.core.scheduler.drain_states import DRAIN_MOVES, Drain, DrainFact, 
 
 WAYS = {
     DrainState.ASKING: (),
-    DrainState.AGREEING: (DrainFact.PLACES_KNOWN,),
-    DrainState.SAVING: (DrainFact.PLACES_KNOWN, DrainFact.ALL_STOP),
-    DrainState.HANDING_OVER: (DrainFact.PLACES_KNOWN, DrainFact.ALL_STOP, DrainFact.COMMITTED),
+    DrainState.AGREEING: (DrainFact.POSITIONS_KNOWN,),
+    DrainState.SAVING: (DrainFact.POSITIONS_KNOWN, DrainFact.ALL_STOP),
+    DrainState.HANDING_OVER: (DrainFact.POSITIONS_KNOWN, DrainFact.ALL_STOP, DrainFact.COMMITTED),
     DrainState.ENDED: (DrainFact.GIVEN_UP,),
 }
 """By state: how a drain comes there."""

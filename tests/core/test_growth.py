@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from recovery.core import messages as m
 from recovery.core.ids import NodeId
-from recovery.core.policy.ranks import SeatedIds
+from recovery.core.policy.ranks import SlotNames
 from recovery.core.policy.retention import INDEXED_STEPS
 from recovery.core.rules import Rules
 from tests.core.copiers import orders, ready, reports, server
@@ -176,17 +176,17 @@ def test_a_ready_worker_that_is_cut_off_is_not_counted_as_ready_until_it_is_back
 @example([(True, "0"), (True, "00"), (False, "0")])
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from(["0", "00", "1", "2", "3", "a", "b", "c"]))))
 def test_ids_that_come_and_go_are_judged_as_if_all_were_looked_at(moves: list[tuple[bool, str]]) -> None:
-    seated, ids = dict[str, None](), SeatedIds()
+    taken, ids = dict[str, None](), SlotNames()
     for comes, name in moves:
         if comes:
-            seated[name] = None
+            taken[name] = None
             ids.add(NodeId(name))
-        elif name in seated:
-            del seated[name]
+        elif name in taken:
+            del taken[name]
             ids.remove(NodeId(name))
-    assert sorted(ids) == sorted(seated)
+    assert sorted(ids) == sorted(taken)
     for asks in ("0", "00", "1", "3", "a", "d"):
-        others = [other for other in seated if other != asks]
+        others = [other for other in taken if other != asks]
         kinds = any(other.isdecimal() != asks.isdecimal() for other in others)
         same = asks.isdecimal() and any(other.isdecimal() and int(other) == int(asks) for other in others)
         fault = ids.violation(NodeId(asks), 3)

@@ -16,8 +16,8 @@ from recovery.core.policy.registration import (
     Held,
     Refuse,
     Resume,
-    Seats,
     Situation,
+    Slots,
     Token,
     Window,
     decide,
@@ -30,44 +30,44 @@ RULES = Rules(worker_count=4)
 
 
 def test_every_situation_has_exactly_one_row() -> None:
-    for held, token, window, seats in itertools.product(Held, Token, Window, Seats):
-        situation = Situation(held, token, window, seats)
+    for held, token, window, slots in itertools.product(Held, Token, Window, Slots):
+        situation = Situation(held, token, window, slots)
         assert sum(row.matches(situation) for row in ROWS) == 1, situation
 
 
 @pytest.mark.parametrize(
-    ("held", "token", "window", "seats", "expected"),
+    ("held", "token", "window", "slots", "expected"),
     [
-        (Held.UNKNOWN, Token.FOREIGN, Window.OVER, Seats.FREE, "UNKNOWN_TOKEN"),
-        (Held.UNKNOWN, Token.NONE, Window.OVER, Seats.FREE, Admit()),
-        (Held.UNKNOWN, Token.NONE, Window.OVER, Seats.STANDBY, Admit(standby=True)),
-        (Held.UNKNOWN, Token.NONE, Window.OVER, Seats.NONE, "WORLD_FULL"),
-        (Held.LIVE, Token.SAME, Window.OVER, Seats.FREE, Resume()),
-        (Held.LIVE, Token.NONE, Window.OVER, Seats.FREE, "NODE_ALIVE"),
-        (Held.SUSPECT, Token.SAME, Window.OVER, Seats.FREE, Resume()),
-        (Held.SUSPECT, Token.FOREIGN, Window.OVER, Seats.FREE, "NODE_ALIVE"),
-        (Held.LOST, Token.SAME, Window.OPEN, Seats.FREE, Resume()),
-        (Held.LOST, Token.NONE, Window.OPEN, Seats.FREE, "REJOIN_WINDOW"),
-        (Held.LOST, Token.SAME, Window.OVER, Seats.FREE, Resume()),
-        (Held.LOST, Token.NONE, Window.OVER, Seats.FREE, Admit()),
-        (Held.LEFT, Token.SAME, Window.OVER, Seats.FREE, "FENCED"),
-        (Held.LEFT, Token.NONE, Window.OPEN, Seats.FREE, Admit()),
-        (Held.REPLACED, Token.SAME, Window.OVER, Seats.NONE, "FENCED"),
-        (Held.REPLACED, Token.NONE, Window.OPEN, Seats.FREE, "REJOIN_WINDOW"),
-        (Held.REPLACED, Token.NONE, Window.OVER, Seats.NONE, "WORLD_FULL"),
+        (Held.UNKNOWN, Token.FOREIGN, Window.OVER, Slots.FREE, "UNKNOWN_TOKEN"),
+        (Held.UNKNOWN, Token.NONE, Window.OVER, Slots.FREE, Admit()),
+        (Held.UNKNOWN, Token.NONE, Window.OVER, Slots.STANDBY, Admit(standby=True)),
+        (Held.UNKNOWN, Token.NONE, Window.OVER, Slots.NONE, "WORLD_FULL"),
+        (Held.LIVE, Token.SAME, Window.OVER, Slots.FREE, Resume()),
+        (Held.LIVE, Token.NONE, Window.OVER, Slots.FREE, "NODE_ALIVE"),
+        (Held.SUSPECT, Token.SAME, Window.OVER, Slots.FREE, Resume()),
+        (Held.SUSPECT, Token.FOREIGN, Window.OVER, Slots.FREE, "NODE_ALIVE"),
+        (Held.LOST, Token.SAME, Window.OPEN, Slots.FREE, Resume()),
+        (Held.LOST, Token.NONE, Window.OPEN, Slots.FREE, "REJOIN_WINDOW"),
+        (Held.LOST, Token.SAME, Window.OVER, Slots.FREE, Resume()),
+        (Held.LOST, Token.NONE, Window.OVER, Slots.FREE, Admit()),
+        (Held.LEFT, Token.SAME, Window.OVER, Slots.FREE, "FENCED"),
+        (Held.LEFT, Token.NONE, Window.OPEN, Slots.FREE, Admit()),
+        (Held.REPLACED, Token.SAME, Window.OVER, Slots.NONE, "FENCED"),
+        (Held.REPLACED, Token.NONE, Window.OPEN, Slots.FREE, "REJOIN_WINDOW"),
+        (Held.REPLACED, Token.NONE, Window.OVER, Slots.NONE, "WORLD_FULL"),
         *(
-            (held, Token.EARLIER, Window.OVER, Seats.FREE, "FENCED")
+            (held, Token.EARLIER, Window.OVER, Slots.FREE, "FENCED")
             for held in Held
             if held is not Held.UNKNOWN
         ),
     ],
 )
 def test_the_policy_of_the_design_row_by_row(
-    held: Held, token: Token, window: Window, seats: Seats, expected: object
+    held: Held, token: Token, window: Window, slots: Slots, expected: object
 ) -> None:
     applicant = Applicant(
         node_id="worker_3",
-        situation=Situation(held, token, window, seats),
+        situation=Situation(held, token, window, slots),
         silent_ms=12_400,
         suspect_left_ms=500,
         window_left_ms=17_600,
@@ -109,7 +109,7 @@ def test_ranks_are_a_permutation_and_hosts_are_contiguous(hosts: dict[NodeId, st
 
 
 def test_local_places_count_within_each_host() -> None:
-    places = ranks.local_places({Rank(0): "a", Rank(1): "b", Rank(2): "a"})
+    places = ranks.local_ranks({Rank(0): "a", Rank(1): "b", Rank(2): "a"})
     assert places == {0: (0, 2), 2: (1, 2), 1: (0, 1)}
 
 
@@ -127,7 +127,7 @@ def test_local_places_count_within_each_host() -> None:
 def test_ids_that_cannot_be_ranked_together_are_named(
     node_id: str, others: list[str], part: str | None
 ) -> None:
-    fault = ranks.SeatedIds(NodeId(other) for other in others).violation(NodeId(node_id), 4)
+    fault = ranks.SlotNames(NodeId(other) for other in others).violation(NodeId(node_id), 4)
     assert (fault is None) if part is None else (fault is not None and part in fault)
 
 

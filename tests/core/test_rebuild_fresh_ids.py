@@ -8,10 +8,10 @@ import pytest
 from recovery.core import messages as m
 from recovery.core.ids import Generation, Incarnation, NodeId
 from recovery.core.policy import rebuild
-from recovery.core.policy.ranks import first_id, is_of_place, place_of
+from recovery.core.policy.ranks import first_id, is_in_slot, slot_of
 from recovery.core.records import EventKind, JobRecord, JobState, NodeRecord, ProcessRecord
 from recovery.core.rules import Rules
-from recovery.core.worker.job_history import of_place
+from recovery.core.worker.job_history import of_slot
 from tests.core.desk import Desk, Worker, checkpoint
 from tests.core.pasts import OLD, began, pass_time, past, ready
 from tests.core.test_rebuild_standbys import come, ranks
@@ -36,11 +36,11 @@ def test_id_that_no_later_start_is_given_is_the_first_of_its_place() -> None:
 
 
 def test_place_of_a_fresh_id_is_that_of_the_first() -> None:
-    assert place_of("worker_0.3", "worker_0.2") == place_of("worker_0.2", "worker_0") == "worker_0"
-    assert place_of("10.0.0.1", "") == "10.0.0.1", "an address names a place of its own"
-    assert place_of("10.0.0.1.2", "10.0.0.1") == "10.0.0.1"
+    assert slot_of("worker_0.3", "worker_0.2") == slot_of("worker_0.2", "worker_0") == "worker_0"
+    assert slot_of("10.0.0.1", "") == "10.0.0.1", "an address names a place of its own"
+    assert slot_of("10.0.0.1.2", "10.0.0.1") == "10.0.0.1"
     assert [
-        is_of_place(name, "worker_0") for name in ("worker_0", "worker_0.7", "worker_1", "worker_0.x")
+        is_in_slot(name, "worker_0") for name in ("worker_0", "worker_0.7", "worker_1", "worker_0.x")
     ] == [
         True,
         True,
@@ -52,23 +52,23 @@ def test_place_of_a_fresh_id_is_that_of_the_first() -> None:
 def test_place_knows_what_its_newest_id_knew_and_where_all_plans_began() -> None:
     older = past(0, 10, generation=2, incarnation=Incarnation(9))
     newer = past(0, 10, 20, generation=5)
-    known = of_place(None, {NodeId("worker_0"): older, NodeId("worker_0.2"): newer})
+    known = of_slot(None, {NodeId("worker_0"): older, NodeId("worker_0.2"): newer})
     assert known is not None
     assert (known.generation, known.noted_by, known.saved_step) == (5, "worker_0.2", 20)
     assert known.began == (began(2, 0), began(5, 0))
     assert known.incarnation == 9, "numbers only rise"
-    assert of_place(None, {}) is None
+    assert of_slot(None, {}) is None
 
 
 def test_notes_of_another_rank_say_nothing_of_what_this_one_saved() -> None:
-    known = of_place(past(0, 10, generation=5), {NodeId("worker_0.2"): past(1, 40, generation=3)})
+    known = of_slot(past(0, 10, generation=5), {NodeId("worker_0.2"): past(1, 40, generation=3)})
     assert known is not None
     assert (known.rank, known.saved_step, known.noted_by) == (0, 10, "")
 
 
 def test_notes_of_another_job_or_an_older_run_count_nowhere() -> None:
     other = past(1, 40, generation=9, job="a third job")
-    known = of_place(past(0, 10, generation=5), {NodeId("worker_0.2"): other})
+    known = of_slot(past(0, 10, generation=5), {NodeId("worker_0.2"): other})
     assert known == past(0, 10, generation=5)
 
 
@@ -101,7 +101,7 @@ def test_fresh_id_goes_on_from_what_its_place_knows() -> None:
     ready(other, past(1, 10, 20, generation=5))
     assert fresh.last(m.Rollback).step == 20
     assert ranks(desk) == {"worker_0.3": 0, "worker_1": 1}
-    assert desk.machine.state.nodes[NodeId("worker_0.3")].seat == "worker_0", (
+    assert desk.machine.state.nodes[NodeId("worker_0.3")].slot == "worker_0", (
         "its launcher calls the place so"
     )
 
@@ -132,7 +132,7 @@ def test_second_process_of_a_place_is_never_sent_to_the_file_of_another_rank() -
 
 
 def known_only_in_part(desk: Desk) -> list[Worker]:
-    """Both seats are taken, one by the process whose rank another took over."""
+    """Both slots are taken, one by the process whose rank another took over."""
     workers = come(desk, "worker_0", "worker_1")
     held = (checkpoint(20, generation=5, path="0/20"), checkpoint(10, generation=3, path="0/10"))
     ready(workers[0], past(0, generation=5, began=(began(3, 0), began(5, 10)), held=held, saved_step=20))
@@ -150,7 +150,7 @@ def test_who_knows_more_of_a_rank_has_one_lease_to_come_and_has_it_again() -> No
     assert fresh.last(m.Rollback).step == 20
     assert replaced.hears(m.Rollback) == 0
     assert ranks(desk) == {"worker_0": 0, "worker_1": None, "worker_3.2": 1}
-    assert desk.machine.state.nodes[NodeId("worker_3.2")].seat == "worker_1", (
+    assert desk.machine.state.nodes[NodeId("worker_3.2")].slot == "worker_1", (
         "the place where it was held first"
     )
 
@@ -163,7 +163,7 @@ def test_when_nobody_comes_the_older_state_is_taken_and_said() -> None:
     assert "rank 1 is known only up to generation 3 of 5" in reason_of_the_rebuild(desk)
 
 
-def test_who_has_held_a_rank_sits_down_where_a_seat_is_empty() -> None:
+def test_who_has_held_a_rank_sits_down_where_a_slot_is_empty() -> None:
     desk = Desk(msgspec.structs.replace(RULES, standby_count=1))
     [first] = come(desk, "0")
     waits = Worker(desk, "standby_0", standby=True, job=OLD)

@@ -45,7 +45,7 @@ def test_standby_that_held_the_rank_last_has_it_again(standby_first: bool) -> No
     assert (waits.last(m.Rollback).step, waits.last(m.Rollback).rank) == (20, 1)
     assert second.hears(m.Rollback) == 0
     desk.restart()
-    assert desk.machine.state.nodes[NodeId("s0")].seat == "worker_1"
+    assert desk.machine.state.nodes[NodeId("s0")].slot == "worker_1"
 
 
 def test_standby_that_knows_nothing_is_waited_for_and_changes_nothing() -> None:
@@ -117,7 +117,7 @@ def test_living_standby_that_trains_is_a_member_to_a_scheduler_that_knows_nothin
     admitted = living.register()
     assert isinstance(admitted, m.Admitted)
     assert admitted.standby, (
-        "its id may be none that a seat is called by: it sits down when it has said what it knows"
+        "its id may be none that a slot is called by: it takes a slot when it has said what it knows"
     )
     other = Worker(desk, "worker_0", job=OLD)
     other.generation = Generation(5)

@@ -61,7 +61,7 @@ def test_an_extra_worker_is_refused_for_good(desk: Desk) -> None:
     assert (answer.code, answer.retry_after_ms) == ("WORLD_FULL", None)
 
 
-def test_a_node_lost_while_forming_gives_its_seat_free_but_not_its_id() -> None:
+def test_a_node_lost_while_forming_gives_its_slot_free_but_not_its_id() -> None:
     desk = Desk(rules(lease_ms=60_000))
     dead = Worker(desk, "worker_0")
     dead.register()

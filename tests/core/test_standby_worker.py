@@ -99,7 +99,7 @@ def test_with_the_plan_of_the_rank_it_keeps_where_the_files_lie() -> None:
     worker.receive(OFFER)
     worker.handle(found())
     worker.receive(plan(1))
-    assert worker.effects_of(we.KeepPlaces) == [we.KeepPlaces(Rank(1))]
+    assert worker.effects_of(we.KeepDirectories) == [we.KeepDirectories(Rank(1))]
     assert len(worker.effects_of(we.OpenGeneration)) == 1
     assert worker.machine.admitted is not None
     assert not worker.machine.admitted.standby
@@ -112,7 +112,7 @@ def test_with_the_plan_of_the_rank_it_keeps_where_the_files_lie() -> None:
     worker.handle(found(None, search=3))
     assert [one.rank for one in worker.sent(m.Ready)] == [None]
     worker.receive(plan(2))
-    assert worker.effects_of(we.KeepPlaces) == []
+    assert worker.effects_of(we.KeepDirectories) == []
 
 
 def test_offer_to_who_trains_or_ends_means_nothing() -> None:

@@ -1,4 +1,4 @@
-"""Who is offered a lost rank, what an answer means, how the seat changes hands."""
+"""Who is offered a lost rank, what an answer means, how the slot changes hands."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from recovery.core import messages as m
 from recovery.core.records import EventKind, JobState, NodeRecord, NodeState
 from recovery.core.rules import Rules
 from tests.core.desk import Desk, Worker, checkpoint
-from tests.core.standbys import GRACE_MS, RULES, answer, job, lose, reasons, row, seat, standby, training
+from tests.core.standbys import GRACE_MS, RULES, answer, job, lose, reasons, row, slot, standby, training
 
 # --- the way that it goes --------------------------------------------------------------------------------------------
 
@@ -22,7 +22,7 @@ def test_standby_is_offered_the_lost_rank_and_takes_it_within_its_window() -> No
     assert [one.path for one in offer.held] == ["worker_1/20", "worker_1/10"]
     answer(waits, 20, 10)
     assert (row(desk, "worker_1").rank, row(desk, "s0").rank) == (None, 1)
-    assert (seat(desk, "worker_1"), seat(desk, "s0")) == ("", "worker_1")
+    assert (slot(desk, "worker_1"), slot(desk, "s0")) == ("", "worker_1")
     [taken] = [event for event in desk.events if event.kind is EventKind.RANK_TAKEN_OVER]
     assert (taken.node_id, taken.rank, taken.details, taken.reason) == (
         "s0",
@@ -92,7 +92,7 @@ def test_rank_that_a_standby_has_taken_is_lost_like_any_and_taken_again() -> Non
     answer(two, 10)
     first.ready(checkpoint(10, path="worker_0/10"))
     assert two.follow().rank == 1
-    assert (seat(desk, "s0"), seat(desk, "s1")) == ("", "worker_1")
+    assert (slot(desk, "s0"), slot(desk, "s1")) == ("", "worker_1")
 
 
 # --- who is asked ----------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from recovery.core.ids import NodeId
 from recovery.core.records import EventKind, JobState
 from recovery.core.rules import Rules
 from tests.core.desk import Desk, Worker, checkpoint, running_workers
-from tests.core.standbys import RULES, answer, job, lose, reasons, row, seat, standby, taken_over, training
+from tests.core.standbys import RULES, answer, job, lose, reasons, row, slot, standby, taken_over, training
 
 THREE = Rules(worker_count=3, standby_count=1)
 
@@ -90,7 +90,7 @@ def test_job_ends_when_the_first_id_of_a_place_is_given_up_while_it_waits_for_it
     lose(desk, waits)
     answer(again)
     lose(desk, again)
-    assert seat(desk, "s0") == "worker_1"
+    assert slot(desk, "s0") == "worker_1"
     give_up(desk, "worker_1")
     assert job(desk).state is JobState.FAILED
 

@@ -6,7 +6,7 @@ import pytest
 
 from recovery.core.ids import NodeId
 from recovery.core.policy.takeover import (
-    SEATS,
+    SLOTS,
     TAKES_RANK,
     Candidate,
     Match,
@@ -20,9 +20,9 @@ from recovery.core.records import JobState, NodeState
 from tests.core.desk import checkpoint
 
 
-def test_every_seat_has_exactly_one_row() -> None:
+def test_every_slot_has_exactly_one_row() -> None:
     for holder, job, has_rank in itertools.product(NodeState, JobState, (True, False)):
-        assert sum(row.matches(holder, job, has_rank=has_rank) for row in SEATS) == 1, (holder, job, has_rank)
+        assert sum(row.matches(holder, job, has_rank=has_rank) for row in SLOTS) == 1, (holder, job, has_rank)
 
 
 def test_every_answer_has_a_row() -> None:
@@ -31,7 +31,7 @@ def test_every_answer_has_a_row() -> None:
 
 @pytest.mark.parametrize("job", JobState)
 @pytest.mark.parametrize("holder", [NodeState.LIVE, NodeState.SUSPECT])
-def test_seat_of_who_may_be_alive_is_never_given_away(holder: NodeState, job: JobState) -> None:
+def test_slot_of_who_may_be_alive_is_never_given_away(holder: NodeState, job: JobState) -> None:
     for has_rank in (True, False):
         assert vacancy(holder, job, has_rank=has_rank) is Vacancy.NOT
 
@@ -48,7 +48,7 @@ def test_seat_of_who_may_be_alive_is_never_given_away(holder: NodeState, job: Jo
         (NodeState.LOST, JobState.FINISHED, True, Vacancy.NOT),
     ],
 )
-def test_which_seats_are_given_away(
+def test_which_slots_are_given_away(
     holder: NodeState, job: JobState, has_rank: bool, expected: Vacancy
 ) -> None:
     assert vacancy(holder, job, has_rank=has_rank) is expected
@@ -73,7 +73,7 @@ def test_standbys_of_the_lost_ones_host_are_asked_first_then_in_natural_order() 
     assert asked == ["s9", "s11", "s2", "s10"]
 
 
-def test_who_has_warmed_up_is_asked_first_then_who_comes_for_the_seat_and_never_who_comes_for_another() -> (
+def test_who_has_warmed_up_is_asked_first_then_who_comes_for_the_slot_and_never_who_comes_for_another() -> (
     None
 ):
     standbys = [

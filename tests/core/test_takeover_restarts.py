@@ -15,7 +15,7 @@ from tests.core.standbys import (
     lose,
     pass_the_window,
     row,
-    seat,
+    slot,
     standby,
     taken_over,
     training,
@@ -121,7 +121,7 @@ def test_scheduler_that_is_restarted_with_an_offer_open_asks_again() -> None:
     assert waits.follow().rank == 1
 
 
-def test_scheduler_that_is_restarted_after_the_seat_moved_knows_who_has_it() -> None:
+def test_scheduler_that_is_restarted_after_the_slot_moved_knows_who_has_it() -> None:
     desk = Desk(RULES)
     first, second = training(desk, 10)
     waits = standby(desk)
@@ -163,7 +163,7 @@ def test_next_run_gives_its_places_again() -> None:
     desk.at(desk.now + 5_000)
     desk.restart()
     assert job(desk).run == 2
-    assert [seat(desk, name) for name in ("s0", "worker_1")] == ["", ""], "nobody is awaited under these"
+    assert [slot(desk, name) for name in ("s0", "worker_1")] == ["", ""], "nobody is awaited under these"
     fresh = standby(desk)
     workers = [Worker(desk, name) for name in ("worker_0", "worker_1")]
     for one in workers:

@@ -10,7 +10,7 @@ from recovery.core.records import EventKind, NodeRecord, NodeState
 from recovery.core.rules import Rules
 from recovery.core.scheduler.stimuli import ProcessGone
 from recovery.core.scheduler.timers import WaitingTimer
-from recovery.core.scheduler.waiting import BESIDE_PLACES
+from recovery.core.scheduler.waiting import BESIDE_SLOTS
 from tests.core.desk import Desk, Worker, running_workers
 from tests.core.standbys import answer
 
@@ -236,7 +236,7 @@ def test_a_scheduler_that_restarts_forgets_who_waited(desk: Desk) -> None:
 def test_who_waits_is_bounded_and_who_came_first_stays() -> None:
     desk = Desk(Rules(worker_count=2))
     first, _ = running_workers(desk)
-    places = 2 + BESIDE_PLACES
+    places = 2 + BESIDE_SLOTS
     takers = [waiting(desk, f"worker_0.{number}", replaces=NodeId("worker_0")) for number in range(places)]
     beyond = waiting(desk, "worker_0.x", replaces=NodeId("worker_0"))
     assert beyond.connection in desk.closed

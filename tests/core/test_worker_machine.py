@@ -225,7 +225,7 @@ def test_a_pause_is_confirmed_by_an_answer_to_a_later_heartbeat() -> None:
     driven.reconnect()
     driven.admitted(resumed=True)
     [beat] = driven.sent(m.Heartbeat)
-    assert driven.receive(m.HeartbeatAck(sequence=beat.sequence)) == [we.ConfirmPlace()]
+    assert driven.receive(m.HeartbeatAck(sequence=beat.sequence)) == [we.ConfirmRank()]
     assert driven.receive(m.HeartbeatAck(sequence=beat.sequence)) == []
     driven.handle(s.Disconnected("cut", 0.5))
     assert driven.handle(s.PauseNoticed(40_000)) == driven.effects_of(e.Log)

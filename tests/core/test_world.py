@@ -91,7 +91,7 @@ class Process:
         elif isinstance(effect, Exit):
             self.exit = self.exit or effect
             world.later(1, lambda: world.end(self))
-        assert not isinstance(effect, we.ConfirmPlace), "nobody was paused"
+        assert not isinstance(effect, we.ConfirmRank), "nobody was paused"
 
     def due(self, key: WorkerTimer, at_ms: int) -> None:
         if self.timers.get(key) == at_ms:
@@ -209,7 +209,7 @@ class World:
                 self._of(r.NodeRecord),
                 self._of(r.GenerationRecord),
                 self._of(r.CheckpointRecord),
-                self._of(r.SeatRecord),
+                self._of(r.SlotRecord),
             )
         self._carry_out(self.scheduler.start(self.now))
 

@@ -40,7 +40,7 @@ class NextDesk(Desk):
         super().__init__(rules)
         self.rows.clear()
         assert found.job is not None, "the job is stored"
-        rows: list[Record] = [found.job, *found.nodes, *found.seats, *found.processes]
+        rows: list[Record] = [found.job, *found.nodes, *found.slots, *found.processes]
         self._write(Persist((*rows, *found.generations, *found.checkpoints), ()))
         self._found = found
         self.restart()

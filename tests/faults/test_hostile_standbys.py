@@ -92,7 +92,7 @@ def size(cluster: TinyCluster, scheduler: psutil.Process) -> Size:
     """Rows of nodes, and lines of the log that do not tell of training."""
     found = read_scheduler(cluster.directory / "recovery")
     lines = [line for line in cluster.log("sched").splitlines() if "event=checkpoint_committed" not in line]
-    rows = len(found.nodes) + len(found.seats) + len(found.processes)
+    rows = len(found.nodes) + len(found.slots) + len(found.processes)
     return Size(rows, lines, scheduler.memory_info().rss)
 
 

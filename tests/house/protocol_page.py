@@ -167,7 +167,7 @@ def _answers() -> str:
 def _refusals() -> str:
     # A place that is held is refused as NODE_ALIVE.
     lets_in = (Verdict.ADMIT, Verdict.ADMIT_STANDBY, Verdict.RESUME)
-    from_table = {verdict.name for verdict in Verdict if verdict not in (*lets_in, Verdict.PLACE_HELD)}
+    from_table = {verdict.name for verdict in Verdict if verdict not in (*lets_in, Verdict.SLOT_HELD)}
     assert set(REFUSALS) == {*from_table, "PROTOCOL_VERSION", "JOB_MISMATCH", "NODE_ID_INVALID"}, (
         "refusals that are not described"
     )

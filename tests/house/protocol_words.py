@@ -275,9 +275,9 @@ REFUSALS: dict[str, tuple[str, str]] = {
         "a token for an id that this store does not know",
         "0: register again without the token",
     ),
-    "FENCED": ("the token of an earlier incarnation, or of one whose seat is taken, or that left", _NEVER),
+    "FENCED": ("the token of an earlier incarnation, or of one whose slot is taken, or that left", _NEVER),
     "WORLD_FULL": (
-        "every seat of the role is taken by another id, and so are the places of standbys",
+        "every slot of the role is taken by another id, and so are the places of standbys",
         _NEVER,
     ),
     "NODE_ID_INVALID": (

@@ -85,7 +85,7 @@ GROWTH: tuple[Bug, ...] = (
         ),
     ),
     Bug(
-        "who has a seat is not counted again when the ranks are given",
+        "who has a slot is not counted again when the ranks are given",
         "I14",
         "core/scheduler/state.py",
         "SchedulerState.change_job",
@@ -107,10 +107,10 @@ GROWTH: tuple[Bug, ...] = (
     Bug(
         "each registration walks over every node",
         "I17",
-        "core/scheduler/membership/places.py",
+        "core/scheduler/membership/slot_offers.py",
         "_is_free",
-        "seats.taken - (node is not None and state.has_seat(node))",
-        "len(state.seated(role)) - (node is not None and state.has_seat(node))",
+        "slots.taken - (node is not None and state.has_slot(node))",
+        "len(state.slot_holders(role)) - (node is not None and state.has_slot(node))",
         ("tests/core/test_growth.py::test_twice_as_many_workers_cost_the_scheduler_twice_as_much",),
     ),
 )

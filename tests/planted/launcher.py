@@ -179,7 +179,7 @@ LAUNCHER: tuple[Bug, ...] = (
         "I17",
         "launch/missing_ranks.py",
         "due",
-        "node.silent_ms >= wait_ms and not _is_ours(node, places)",
+        "node.silent_ms >= wait_ms and not _is_ours(node, slots)",
         "node.silent_ms >= wait_ms",
         (
             "tests/launch/test_missing_ranks.py::test_what_is_started_again_under_a_fresh_id_is_not_missing_either",
@@ -192,7 +192,7 @@ LAUNCHER: tuple[Bug, ...] = (
         "places_of",
         "settings.replaces or (settings.standby and name not in environ)",
         "name not in environ",
-        ("tests/training/test_places.py",),
+        ("tests/training/test_slots.py",),
     ),
     Bug(
         "a process that took another rank than it was started for is ended",
@@ -206,12 +206,12 @@ LAUNCHER: tuple[Bug, ...] = (
     Bug(
         "a launcher that is started again finds no place for a worker whose rank a later id held",
         "I14",
-        "core/scheduler/membership/places.py",
+        "core/scheduler/membership/slot_offers.py",
         "_comes_for_a_rank",
         "bool(register.replaces) or is_known",
         "bool(register.replaces)",
         (
-            "tests/core/test_seats_left.py::test_id_whose_place_another_ones_successor_holds_is_let_in_for_the_seat_that_is_left",
+            "tests/core/test_slots_left.py::test_id_whose_place_another_ones_successor_holds_is_let_in_for_the_slot_that_is_left",
         ),
     ),
     Bug(

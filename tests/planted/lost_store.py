@@ -30,7 +30,7 @@ LOST_STORE = (
         "first_id",
         "is_fresh and not _ADDRESS.fullmatch(name)",
         "is_fresh",
-        ("tests/scheduler/test_rebuild_places.py",),
+        ("tests/scheduler/test_rebuild_slots.py",),
     ),
     Bug(
         "a plan does not say of which rank a rebuilt store knows only the past",

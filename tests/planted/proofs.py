@@ -127,7 +127,7 @@ WAITING = (
         "I14",
         "core/scheduler/membership/liveness.py",
         "_lose",
-        "state.waiting.note_free(record.node_id, node.seat)",
+        "state.waiting.note_free(record.node_id, node.slot)",
         "",
         (f"{_WAITING}test_the_same_while_the_world_forms_and_no_generation_ends",),
     ),

@@ -59,8 +59,8 @@ REGISTRATION = (
         "I12",
         "core/policy/registration.py",
         "",
-        "_row(_KNOWN,                     (Token.EARLIER,),                              _ANY_WINDOW,     _ANY_SEATS,       Verdict.FENCED)",
-        "_row(_KNOWN,                     (Token.EARLIER,),                              _ANY_WINDOW,     _ANY_SEATS,       Verdict.RESUME)",
+        "_row(_KNOWN,                     (Token.EARLIER,),                              _ANY_WINDOW,     _ANY_SLOTS,       Verdict.FENCED)",
+        "_row(_KNOWN,                     (Token.EARLIER,),                              _ANY_WINDOW,     _ANY_SLOTS,       Verdict.RESUME)",
         ("tests/core/test_scheduler_machine.py::test_a_stopped_process_is_fenced_once_the_next_is_in",),
     ),
     Bug(
@@ -95,8 +95,8 @@ REGISTRATION = (
         "I4",
         "core/scheduler/membership/admission.py",
         "_applicant",
-        "held = node.held(has_seat=seats is Seats.FREE)",
-        "held, node.window_ends_ms = node.held(has_seat=seats is Seats.FREE), node.window_ends_ms + 1_000",
+        "held = node.held(has_slot=slots is Slots.FREE)",
+        "held, node.window_ends_ms = node.held(has_slot=slots is Slots.FREE), node.window_ends_ms + 1_000",
         ("tests/core/test_scheduler_ends.py::test_a_restarted_scheduler_gives_one_lease_to_return",),
     ),
     Bug(
@@ -104,8 +104,8 @@ REGISTRATION = (
         "I4",
         "core/scheduler/membership/admission.py",
         "_applicant",
-        "held = node.held(has_seat=seats is Seats.FREE)",
-        "held, node.heard_ms = node.held(has_seat=seats is Seats.FREE), now_ms",
+        "held = node.held(has_slot=slots is Slots.FREE)",
+        "held, node.heard_ms = node.held(has_slot=slots is Slots.FREE), now_ms",
         ("tests/core/test_scheduler_machine.py::test_a_living_id_is_refused_and_its_holder_untouched",),
     ),
     Bug(
@@ -140,14 +140,14 @@ REGISTRATION = (
         ),
     ),
     Bug(
-        "one worker more than seats is let in",
+        "one worker more than slots is let in",
         "I9",
-        "core/scheduler/membership/places.py",
+        "core/scheduler/membership/slot_offers.py",
         "_is_free",
-        "others >= state.seat_count(role)",
-        "others > state.seat_count(role)",
+        "others >= state.slot_count(role)",
+        "others > state.slot_count(role)",
         (
-            "tests/core/test_scheduler_machine.py::test_a_node_lost_while_forming_gives_its_seat_free_but_not_its_id",
+            "tests/core/test_scheduler_machine.py::test_a_node_lost_while_forming_gives_its_slot_free_but_not_its_id",
         ),
     ),
     Bug(

@@ -1,4 +1,4 @@
-"""Bugs in standbys: who is offered which rank, what an answer must hold, how the seat changes hands."""
+"""Bugs in standbys: who is offered which rank, what an answer must hold, how the slot changes hands."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ from tests.planted.bug import Bug
 
 _TAKEOVER = "tests/core/test_takeover.py"
 _GROWTH = "tests/core/test_takeover_growth.py"
-_PLACES = "tests/core/test_takeover_places.py"
+_PLACES = "tests/core/test_takeover_slots.py"
 _RESTARTS = "tests/core/test_takeover_restarts.py"
 _POLICY = "tests/core/test_takeover_policy.py"
 _WORKER = "tests/core/test_standby_worker.py"
 _STARTS_AGAIN = "tests/core/test_starts_again.py"
 _REBUILD = "tests/core/test_rebuild_standbys.py"
 _AGAIN = "tests/core/test_asked_again.py"
-_LEFT = "tests/core/test_seats_left.py"
-_BESIDE = "tests/core/test_places.py"
+_LEFT = "tests/core/test_slots_left.py"
+_BESIDE = "tests/core/test_slots.py"
 
 STANDBYS = (
     Bug(
         "a process is refused for good while who has its place may be gone",
         "I14",
-        "core/scheduler/membership/places.py",
+        "core/scheduler/membership/slot_offers.py",
         "find",
-        "SlotOffer(Seats.HELD, held_by=holder, fills=True)",
-        "SlotOffer(Seats.NONE)",
+        "SlotOffer(Slots.HELD, held_by=holder, fills=True)",
+        "SlotOffer(Slots.NONE)",
         (f"{_BESIDE}::test_nobody_is_refused_for_good_while_a_standby_may_be_gone",),
     ),
     Bug(
         "nobody of the host of a vacant rank is let in, and the others cannot say that its files are gone",
         "I14",
-        "core/scheduler/membership/places.py",
+        "core/scheduler/membership/slot_offers.py",
         "_comes_first_for_a_rank",
         "any(one.record.host == host for one in everybody if _is_vacant_of(one))",
         "False",
@@ -42,8 +42,8 @@ STANDBYS = (
         "I25",
         "core/policy/takeover.py",
         "next_candidate",
-        'one.comes_for in ("", wanted.seat)',
-        "bool(wanted.seat)",
+        'one.comes_for in ("", wanted.slot)',
+        "bool(wanted.slot)",
         (f"{_PLACES}::test_who_comes_for_a_lost_rank_is_not_given_another_that_is_lost_too",),
     ),
     Bug(
@@ -51,9 +51,9 @@ STANDBYS = (
         "I1",
         "core/policy/takeover.py",
         "",
-        "_seat(_HERE,                _ANY_JOB,                 (True, False),   Vacancy.NOT)",
-        "_seat(_HERE,                _ANY_JOB,                 (True, False),   Vacancy.OFFER)",
-        (f"{_POLICY}::test_seat_of_who_may_be_alive_is_never_given_away",),
+        "_slot(_HERE,                _ANY_JOB,                 (True, False),   Vacancy.NOT)",
+        "_slot(_HERE,                _ANY_JOB,                 (True, False),   Vacancy.OFFER)",
+        (f"{_POLICY}::test_slot_of_who_may_be_alive_is_never_given_away",),
     ),
     Bug(
         "a holder that came back loses its rank to an offer that was open",
@@ -69,8 +69,8 @@ STANDBYS = (
         "I21",
         "core/scheduler/membership/takeover.py",
         "_vacant",
-        "[(node, policy.vacancy(node.record.state, state.job.state, has_rank=node.record.rank is not None)) for node in state.nodes.values() if node.record.role is m.Role.WORKER and node.seat and node.seat not in state.vacancies.offers if not node.keeps_rank(now_ms, state.rules.lease_ms)]",
-        "[(node, policy.vacancy(node.record.state, state.job.state, has_rank=node.record.rank is not None)) for node in state.nodes.values() if node.record.role is m.Role.WORKER and node.seat and node.seat not in state.vacancies.offers]",
+        "[(node, policy.vacancy(node.record.state, state.job.state, has_rank=node.record.rank is not None)) for node in state.nodes.values() if node.record.role is m.Role.WORKER and node.slot and node.slot not in state.vacancies.offers if not node.keeps_rank(now_ms, state.rules.lease_ms)]",
+        "[(node, policy.vacancy(node.record.state, state.job.state, has_rank=node.record.rank is not None)) for node in state.nodes.values() if node.record.role is m.Role.WORKER and node.slot and node.slot not in state.vacancies.offers]",
         (f"{_STARTS_AGAIN}::test_its_rank_is_offered_to_nobody_and_it_comes_back_by_its_token",),
     ),
     Bug(
@@ -116,9 +116,9 @@ STANDBYS = (
         "I5",
         "core/scheduler/membership/takeover.py",
         "_move",
-        "[holder.record, holder.seat_record, standby.record, standby.seat_record, state.incarnation_record(standby), event]",
-        "[holder.record, holder.seat_record, standby.record, state.incarnation_record(standby), event]",
-        (f"{_RESTARTS}::test_scheduler_that_is_restarted_after_the_seat_moved_knows_who_has_it",),
+        "[holder.record, holder.slot_record, standby.record, standby.slot_record, state.incarnation_record(standby), event]",
+        "[holder.record, holder.slot_record, standby.record, state.incarnation_record(standby), event]",
+        (f"{_RESTARTS}::test_scheduler_that_is_restarted_after_the_slot_moved_knows_who_has_it",),
     ),
     Bug(
         "one standby is asked for two ranks at once",
@@ -134,7 +134,7 @@ STANDBYS = (
         "I14",
         "core/scheduler/membership/takeover.py",
         "_declined",
-        "state.vacancies.declined.setdefault(standby, {})[seat] = reason",
+        "state.vacancies.declined.setdefault(standby, {})[slot] = reason",
         "state.vacancies.declined.setdefault(standby, {})",
         (
             f"{_TAKEOVER}::test_standby_without_the_newest_common_step_does_not_get_the_rank_and_the_next_is_asked",
@@ -146,7 +146,7 @@ STANDBYS = (
         "I14",
         "core/scheduler/membership/takeover.py",
         "_declined",
-        "reported.add((seat, reason))",
+        "reported.add((slot, reason))",
         "",
         (
             f"{_GROWTH}::test_a_rank_that_one_standby_declines_again_and_again_is_one_line",
@@ -201,7 +201,7 @@ STANDBYS = (
     Bug(
         "a successor is let in while the one that it replaces is alive",
         "I1",
-        "core/scheduler/membership/places.py",
+        "core/scheduler/membership/slot_offers.py",
         "find",
         "not state.builds_again",
         "state.builds_again",
@@ -210,10 +210,10 @@ STANDBYS = (
     Bug(
         "more standbys than MS_STANDBY_NUM are let in",
         "I17",
-        "core/scheduler/membership/places.py",
+        "core/scheduler/membership/slot_offers.py",
         "_may_stand_by",
-        "seats.standbys - is_one < places",
-        "seats.standbys - is_one <= places",
+        "slots.standbys - is_one < standbys_max",
+        "slots.standbys - is_one <= standbys_max",
         (f"{_PLACES}::test_standby_without_a_place_is_refused_by_name",),
     ),
     Bug(
@@ -271,7 +271,7 @@ STANDBYS = (
         "I17",
         "core/scheduler/membership/takeover.py",
         "offer_vacant",
-        "state.job.state not in WAITING or nobody_to_ask or seats.absent <= asked",
+        "state.job.state not in WAITING or nobody_to_ask or slots.absent <= asked",
         "state.job.state not in WAITING or nobody_to_ask",
         ("tests/core/test_growth.py::test_twice_as_many_workers_cost_the_scheduler_twice_as_much",),
     ),
@@ -294,31 +294,31 @@ STANDBYS = (
         (f"{_AGAIN}::test_who_has_answered_is_not_asked_again_in_the_next_wait",),
     ),
     Bug(
-        "while a lost store is built again, a worker that found no seat never gets one",
+        "while a lost store is built again, a worker that found no slot never gets one",
         "I14",
         "core/scheduler/membership/lost_store.py",
         "_may_sit",
         "had_rank or not node.waits_by_choice",
         "had_rank",
-        (f"{_LEFT}::test_in_a_lost_store_a_worker_that_found_no_seat_takes_that_of_the_next_lost_one",),
+        (f"{_LEFT}::test_in_a_lost_store_a_worker_that_found_no_slot_takes_that_of_the_next_lost_one",),
     ),
     Bug(
-        "while a lost store is built again, nobody takes the seat of who was given up",
+        "while a lost store is built again, nobody takes the slot of who was given up",
         "I14",
         "core/scheduler/membership/takeover.py",
-        "_who_may_sit_down",
+        "_may_take_slot",
         "not state.builds_again or holder.record.node_id in state.vacancies.pending_failure",
         "not state.builds_again",
         (
-            f"{_LEFT}::test_in_a_lost_store_a_standby_takes_the_seat_of_who_never_comes_back_to_say_what_it_knows",
+            f"{_LEFT}::test_in_a_lost_store_a_standby_takes_the_slot_of_who_never_comes_back_to_say_what_it_knows",
         ),
     ),
     Bug(
         "a second process of a fresh id keeps that id from the one that was started for the place",
         "I25",
-        "core/scheduler/membership/places.py",
+        "core/scheduler/membership/slot_offers.py",
         "find",
-        "_replaced_alive(state, register) or _holder_of_its_place(state, node, register)",
+        "_replaced_alive(state, register) or _holder_of_its_slot(state, node, register)",
         "_replaced_alive(state, register)",
         (
             f"{_LEFT}::test_second_process_of_a_fresh_id_waits_for_the_holder_of_the_place_by_which_it_is_called",
@@ -338,21 +338,21 @@ STANDBYS = (
     Bug(
         "an id whose place another one's successor holds has none",
         "I25",
-        "core/scheduler/membership/places.py",
+        "core/scheduler/membership/slot_offers.py",
         "_comes_for_a_rank",
         "(_holder(state, name) is not None for name in names)",
         "(_holder(state, name) is node for name in names if node is not None)",
-        (f"{_LEFT}::test_id_whose_place_another_ones_successor_holds_is_let_in_for_the_seat_that_is_left",),
+        (f"{_LEFT}::test_id_whose_place_another_ones_successor_holds_is_let_in_for_the_slot_that_is_left",),
     ),
     Bug(
         "a successor is offered the rank of another lost one, whose own successor cannot read what is left",
         "I25",
         "core/policy/takeover.py",
         "next_candidate",
-        'one.node_id not in declined and one.comes_for in ("", wanted.seat)',
+        'one.node_id not in declined and one.comes_for in ("", wanted.slot)',
         "one.node_id not in declined",
         (
-            f"{_POLICY}::test_who_has_warmed_up_is_asked_first_then_who_comes_for_the_seat_and_never_who_comes_for_another",
+            f"{_POLICY}::test_who_has_warmed_up_is_asked_first_then_who_comes_for_the_slot_and_never_who_comes_for_another",
             f"{_LEFT}::test_of_two_lost_ranks_each_successor_is_offered_its_own_in_whatever_order_they_come",
         ),
     ),
@@ -363,6 +363,6 @@ STANDBYS = (
         "announce_rank",
         "places_of(settings, plan, os.environ) if is_first else {}",
         "places_of(settings, plan, os.environ)",
-        ("tests/training/test_places.py::test_the_place_on_the_host_stays_that_of_the_first_plan",),
+        ("tests/training/test_slots.py::test_the_place_on_the_host_stays_that_of_the_first_plan",),
     ),
 )

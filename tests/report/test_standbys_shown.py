@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from recovery.core.ids import Generation, NodeId, Rank
-from recovery.core.records import EventKind, EventRecord, JobState, NodeState, SeatRecord
+from recovery.core.records import EventKind, EventRecord, JobState, NodeState, SlotRecord
 from recovery.report import stored
 from recovery.report.plan import plan
 from recovery.report.status import status, status_of_view
@@ -34,10 +34,10 @@ def path(tmp_path: Path) -> Path:
             node("worker_1.2", rank=Rank(1), generation=Generation(2)),
             node("standby_0", rank=None),
             node("standby_1", rank=None, state=NodeState.LOST),
-            SeatRecord(node_id=NodeId("worker_1"), seat=""),
-            SeatRecord(node_id=NodeId("worker_1.2"), seat="worker_1"),
-            SeatRecord(node_id=NodeId("standby_0"), seat=""),
-            SeatRecord(node_id=NodeId("standby_1"), seat=""),
+            SlotRecord(node_id=NodeId("worker_1"), slot=""),
+            SlotRecord(node_id=NodeId("worker_1.2"), slot="worker_1"),
+            SlotRecord(node_id=NodeId("standby_0"), slot=""),
+            SlotRecord(node_id=NodeId("standby_1"), slot=""),
         ],
         wall_ms=WALL_MS,
     )
@@ -77,14 +77,14 @@ def test_a_plan_names_who_is_asked_first_for_the_lost_rank(path: Path) -> None:
 
 
 def test_a_running_scheduler_shows_the_same(path: Path) -> None:
-    seats = {"worker_1": "", "worker_1.2": "worker_1", "standby_0": "", "standby_1": ""}
+    slots = {"worker_1": "", "worker_1.2": "worker_1", "standby_0": "", "standby_1": ""}
     nodes = [
         {
             "node_id": str(one.node_id),
             "role": "worker",
             "rank": one.rank,
             "state": one.state.value,
-            "seat": seats.get(str(one.node_id), str(one.node_id)),
+            "seat": slots.get(str(one.node_id), str(one.node_id)),
             "generation": one.generation,
             "step": one.step,
             "rejoin_left_ms": 0,
@@ -121,7 +121,7 @@ def test_people_see_it(path: Path, command: str, shown: tuple[str, ...]) -> None
 def running(path: Path) -> Iterator[Path]:
     """The same while its scheduler runs. A standby more is ready; of standby_0, which was, there is another process now."""
     store = SchedulerStore.open(path)
-    standby = (node("standby_2", rank=None), SeatRecord(node_id=NodeId("standby_2"), seat=""))
+    standby = (node("standby_2", rank=None), SlotRecord(node_id=NodeId("standby_2"), slot=""))
     happened = (
         ("worker_1.2", EventKind.NODE_ADMITTED),
         ("standby_1", EventKind.NODE_ADMITTED),

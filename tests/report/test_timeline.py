@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from recovery.core.ids import RunId
 from recovery.core.records import EventKind, EventRecord
-from recovery.report.node_spans import NO_CHANGE, OF_ALL_NODES, OF_ONE_NODE, Doing, Span, by_place, visible
+from recovery.report.node_spans import NO_CHANGE, OF_ALL_NODES, OF_ONE_NODE, Doing, Span, by_slot, visible
 from recovery.report.timeline import Timeline, make_timeline
 from recovery.report.timeline_page import COLOURS, page
 from tests.report import long_job
@@ -207,7 +207,7 @@ def test_the_processes_of_one_place_are_one_row() -> None:
     def span(doing: Doing, begin_ms: int, end_ms: int) -> Span:
         return Span(doing=doing, begin_ms=begin_ms, end_ms=end_ms)
 
-    drawn = by_place(
+    drawn = by_slot(
         {
             "0": (span(Doing.RUNNING, 0, 100),),
             "1": (span(Doing.RUNNING, 0, 40), span(Doing.LOST, 40, 45), span(Doing.REFUSED, 45, 100)),

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from recovery.core import messages as m
-from recovery.core.records import CheckpointRecord, CheckpointState, NodeRecord, NodeState, SeatRecord
+from recovery.core.records import CheckpointRecord, CheckpointState, NodeRecord, NodeState, SlotRecord
 from tests.simulation.slots import slot_name
 
 if TYPE_CHECKING:
@@ -89,10 +89,10 @@ def unnamed(world: World) -> list[str]:
     """Standbys that were here when the job ended, and are not named in its reason. One that was never asked has declined nothing."""
     job = world.store.job
     assert job is not None, "it has failed"
-    seats = {one.node_id: one.seat for one in world.store.all(SeatRecord)}
+    slots = {one.node_id: one.slot for one in world.store.all(SlotRecord)}
     return [
         str(one.node_id)
         for one in world.store.all(NodeRecord)
-        if one.state is NodeState.LIVE and seats.get(one.node_id, one.node_id) == ""
+        if one.state is NodeState.LIVE and slots.get(one.node_id, one.node_id) == ""
         if f"{one.node_id} did not take the rank of" not in job.reason
     ]

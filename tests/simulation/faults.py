@@ -214,7 +214,7 @@ def _split(world: World, draw: random.Random) -> None:
         world.network.partition(name, (UP, DOWN), draw.randint(1_000, 2 * world.rules.lease_ms))
 
 
-# --- places -----------------------------------------------------------------------------------------------------------
+# --- slots  -----------------------------------------------------------------------------------------------------------
 
 
 def _wrong_word(world: World, process: Process, draw: random.Random) -> None:

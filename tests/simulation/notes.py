@@ -10,7 +10,7 @@ from recovery.core.messages import JobHistory
 from recovery.core.policy.rebuild import past_of
 from recovery.core.records import CheckpointRecord, GenerationRecord, JobRecord, NodeRecord, Record
 from recovery.core.worker.effects import FindCheckpoints
-from recovery.core.worker.job_history import joined, of_place
+from recovery.core.worker.job_history import joined, of_slot
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
@@ -59,4 +59,4 @@ def past_known(process: Process, find: FindCheckpoints) -> JobHistory | None:
         for name in process.world.names_of_place(process.name, str(process.identity.replaces))
         if name != process.name
     }
-    return of_place(past, {name: one for name, one in pasts.items() if one is not None})
+    return of_slot(past, {name: one for name, one in pasts.items() if one is not None})

@@ -15,13 +15,13 @@ from recovery.core.worker import stimuli as s
 from recovery.core.worker.connection import Identity
 from recovery.core.worker.effects import (
     BeginSteps,
-    ConfirmPlace,
+    ConfirmRank,
     Connect,
     Disconnect,
     Fetch,
     FindCheckpoints,
     Interrupt,
-    KeepPlaces,
+    KeepDirectories,
     LeaveAsAsked,
     OpenGeneration,
     OpenRendezvous,
@@ -168,9 +168,9 @@ class Process:
             self.world.replaced(self, self.machine.admitted.token, effect.hangs)
         elif isinstance(effect, FindCheckpoints):
             self.world.look_takes(self.name, effect, lambda: self._found(effect))
-        elif isinstance(effect, KeepPlaces):
+        elif isinstance(effect, KeepDirectories):
             self.world.notes[self.name].places |= self._offered.pop(effect.rank, set())
-        elif isinstance(effect, ConfirmPlace):
+        elif isinstance(effect, ConfirmRank):
             self.confirmed = True
         elif isinstance(effect, Retain):
             self.spared = effect.spared

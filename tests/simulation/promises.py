@@ -9,7 +9,7 @@ I6   a transaction is whole                   I14     every job ends (run.py)
 I19  a plan says what it gives up
 I18  no decision looks at a wall clock (house tests; here every process's clock begins anywhere and drifts)
 I20  all ranks end with one history (run.py)
-I21  a rank is taken over from who is gone    I22     a rank has one holder (places.py, store_model.py)
+I21  a rank is taken over from who is gone    I22     a rank has one holder (slot_promises.py, store_model.py)
 I23  a wrong word kills nobody                I24     nobody waits for a standby
 I25  who waits is let in at once               I26     a departure loses no step, and keeps nobody (stops.py)
 I27  a plan names only who holds               I28     what is fetched is verified (exchange.py)
@@ -51,7 +51,7 @@ from recovery.core.scheduler.stimuli import ConnectionLost, MessageReceived, Pro
 from recovery.core.tiers import Tier, tier_of
 from tests.simulation.files import COPIES
 from tests.simulation.live_promises import LivePromises
-from tests.simulation.places import PlacePromises, Watch
+from tests.simulation.slot_promises import SlotPromises, Watch
 
 if TYPE_CHECKING:
     from tests.simulation.files import Content
@@ -94,7 +94,7 @@ class Promises:
         """Processes whose plan nobody knew who came when a lost store was built again: its number is given a second time."""
         self._newest_incarnation: dict[str, int] = {}
         """By id: the newest incarnation that received a plan. A store that is lost forgets it, who was replaced by it stays so."""
-        self.places = PlacePromises(world, self)
+        self.slots = SlotPromises(world, self)
         self._committed: dict[int, int] = {}
         """By run: the newest step that somebody received as held by all."""
         self.live = LivePromises(world, self)
@@ -151,7 +151,7 @@ class Promises:
         """Look at the machine before it takes a stimulus; the answer looks again at what came of it."""
         watch, nodes = self._before(scheduler, stimulus), scheduler.machine.state.nodes
         before = {str(name): (node.record, node.process) for name, node in nodes.items()}
-        self.places.before = before
+        self.slots.before = before
         self.live.before(scheduler)
 
         def after(effects: list[SchedulerEffect]) -> None:
@@ -172,7 +172,7 @@ class Promises:
                 self._hear(speaker.record)
             return after_all
         if isinstance(stimulus, ProcessGone):
-            return self.places.before_word(scheduler, after_all)
+            return self.slots.before_word(scheduler, after_all)
         if not isinstance(stimulus, MessageReceived):
             return after_all
         return self._before_message(scheduler, stimulus, after_all)
@@ -184,7 +184,7 @@ class Promises:
         if isinstance(message, m.Register):
             return self._before_register(scheduler, stimulus.connection, message)
         if isinstance(message, m.Exited):
-            return self.places.before_word(scheduler, after_all)
+            return self.slots.before_word(scheduler, after_all)
         speaker = known.speaker(stimulus.connection)
         if speaker is None:
             state = state_of(scheduler)
@@ -199,7 +199,7 @@ class Promises:
             # It reports nothing more.
             return after_all
         sent, generation = speaker.sent_generation, known.job.generation
-        watch = self.places.before_answer(scheduler, speaker, message)
+        watch = self.slots.before_answer(scheduler, speaker, message)
 
         def after(effects: list[SchedulerEffect]) -> None:
             self._note_claims(speaker, message, sent, generation)
@@ -213,7 +213,7 @@ class Promises:
         self, scheduler: SchedulerProcess, connection: ConnectionId, register: m.Register
     ) -> Watch:
         state = state_of(scheduler)
-        replaced = self.places.replaced_incarnation(scheduler, register.node_id)
+        replaced = self.slots.replaced_incarnation(scheduler, register.node_id)
 
         def after(effects: list[SchedulerEffect]) -> None:
             if any(
@@ -311,7 +311,7 @@ class Promises:
 
     def _after_all(self, scheduler: SchedulerProcess, effects: list[SchedulerEffect]) -> None:
         """I9: a plan that was just made. I2: a run begins with a scheduler's process, never within one."""
-        self.places.after_all(scheduler, effects)
+        self.slots.after_all(scheduler, effects)
         self.world.drains.after_all(scheduler, effects)
         for effect in effects:
             if isinstance(effect, Persist):
@@ -607,7 +607,7 @@ class Promises:
             assert self.world.disk.file_at(plan.path) is not None, (
                 f"I8: {process.name} was sent to a file that it does not hold: {plan.path}"
             )
-            self.places.sent_to(process, plan)
+            self.slots.sent_to(process, plan)
             if tier_of(plan.path) is Tier.MEMORY:
                 self.world.clock.seen["a plan went to a step in memory"] += 1
 
@@ -623,7 +623,7 @@ class Promises:
         if row is None or admitted is None:
             return True
         newest: int = max(row.incarnation, self._newest_incarnation.get(process.name, 0))
-        return newest > admitted.incarnation or self.places.lost_its_place(process, received or process.plan)
+        return newest > admitted.incarnation or self.slots.lost_its_slot(process, received or process.plan)
 
     def loaded(self, plan: m.Rollback, content: Content) -> None:
         """I8, I20: all ranks load one history, and it leads to the target without a gap."""
@@ -639,7 +639,7 @@ class Promises:
         before = self._applied_in.get(plan.rank, (0, 0))
         if process in self._left_behind or (now < before and self.is_fenced(process)):
             self.world.clock.seen[
-                "a world that nobody could reach trained on after its places were taken"
+                "a world that nobody could reach trained on after its slots were taken"
             ] += 1
             # Its files are of a history that was left: nobody goes back to them.
             return

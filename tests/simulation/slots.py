@@ -1,4 +1,4 @@
-"""The places of processes: a launcher keeps one process in each, under one id or, after a loss, under a fresh one."""
+"""The slots of processes: a launcher keeps one process in each, under one id or, after a loss, under a fresh one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SCHEDULER_HOST = "h0"
 
 
 class Slot:
-    """One place."""
+    """One slot."""
 
     def __init__(self, name: str, role: m.Role, host: str, *, standby: bool = False) -> None:
         """Begin empty.
@@ -47,5 +47,5 @@ class Slot:
 
 
 def slot_name(node_id: str) -> str:
-    """Of which place an id is."""
+    """Of which slot an id is."""
     return node_id.partition(".")[0]

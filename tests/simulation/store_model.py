@@ -26,7 +26,7 @@ from recovery.core.records import (
     ProcessRecord,
     Record,
     RunRecord,
-    SeatRecord,
+    SlotRecord,
 )
 from recovery.core.rules import Rules
 from recovery.core.scheduler.job import new_job, next_incarnation
@@ -42,7 +42,7 @@ KEYS: dict[type, tuple[str, ...]] = {
     IncarnationRecord: ("node_id", "incarnation"),
     GenerationRecord: ("run", "generation"),
     CheckpointRecord: ("run", "step", "rank"),
-    SeatRecord: ("node_id",),
+    SlotRecord: ("node_id",),
     ProcessRecord: ("node_id", "incarnation"),
     CopyRecord: ("run", "step", "rank", "node_id"),
     LiveSourceRecord: ("run", "generation", "rank"),
@@ -66,8 +66,8 @@ class StoreModel:
         self._unsynced.append(batch)
         rebuilt = any(isinstance(one, EventRecord) and one.kind is EventKind.STORE_REBUILT for one in batch)
         self.events += _put(self.rows, batch, checked=not rebuilt)
-        if any(isinstance(one, NodeRecord | SeatRecord) for one in batch):
-            check_places(self.all(NodeRecord), self.all(SeatRecord))
+        if any(isinstance(one, NodeRecord | SlotRecord) for one in batch):
+            check_places(self.all(NodeRecord), self.all(SlotRecord))
 
     def sync(self) -> None:
         """Everything committed is durable."""
@@ -109,7 +109,7 @@ class StoreModel:
             self.all(NodeRecord),
             self.all(GenerationRecord),
             self.all(CheckpointRecord),
-            self.all(SeatRecord),
+            self.all(SlotRecord),
             self.all(ProcessRecord),
             self.all(CopyRecord),
             live_sources=self.all(LiveSourceRecord),
@@ -135,18 +135,18 @@ def _put(rows: Rows, batch: Batch, *, checked: bool = False) -> int:
     return events
 
 
-def check_places(nodes: tuple[NodeRecord, ...], seats: tuple[SeatRecord, ...]) -> None:
+def check_places(nodes: tuple[NodeRecord, ...], slots: tuple[SlotRecord, ...]) -> None:
     """I22 on the rows: after every transaction a rank has one holder, a place has one, and who has a rank has a place."""
-    of_others = {record.node_id: record.seat for record in seats}
+    of_others = {record.node_id: record.slot for record in slots}
     for role in sorted({node.role for node in nodes}):
         of_role = [node for node in nodes if node.role is role]
         held = [node for node in of_role if node.rank is not None]
         ranks = [node.rank for node in held]
         assert len(set(ranks)) == len(ranks), f"I22: two nodes hold one rank: {held}"
         places = [of_others.get(node.node_id, node.node_id) for node in held]
-        assert "" not in places, f"I22: a rank is held without a place: {held}, {seats}"
-        named = [seat for node in of_role if (seat := of_others.get(node.node_id, node.node_id))]
-        assert len(set(named)) == len(named), f"I22: two nodes hold one place: {of_role}, {seats}"
+        assert "" not in places, f"I22: a rank is held without a slot: {held}, {slots}"
+        named = [slot for node in of_role if (slot := of_others.get(node.node_id, node.node_id))]
+        assert len(set(named)) == len(named), f"I22: two nodes hold one place: {of_role}, {slots}"
 
 
 def check_rises(old: Any, new: Record) -> None:

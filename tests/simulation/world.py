@@ -9,7 +9,7 @@ from functools import partial
 from recovery.core import messages as m
 from recovery.core.effects import Exit
 from recovery.core.ids import NodeId, ResumeToken
-from recovery.core.policy.ranks import is_of_place, place_of
+from recovery.core.policy.ranks import is_in_slot, slot_of
 from recovery.core.records import NodeRecord, Record, RunRecord
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.connection import Identity
@@ -89,8 +89,8 @@ class World:
 
     def names_of_place(self, node_id: str, replaces: str) -> list[str]:
         """The ids under which a process was started in a place, as who was started there can know them."""
-        place = place_of(node_id, replaces)
-        return [name for name in self.slots[slot_name(node_id)].ids if is_of_place(name, place)]
+        place = slot_of(node_id, replaces)
+        return [name for name in self.slots[slot_name(node_id)].ids if is_in_slot(name, place)]
 
     @property
     def names(self) -> list[str]:

@@ -133,8 +133,8 @@ class Killed:
         of_rank = {name: name for name in self._cluster.names}
         for event in taken:
             if event.details in of_rank.values():
-                [seat] = [seat for seat, holder in of_rank.items() if holder == event.details]
-                of_rank[seat] = event.node_id or ""
+                [slot] = [slot for slot, holder in of_rank.items() if holder == event.details]
+                of_rank[slot] = event.node_id or ""
         running = {name: place for place, name in self._ids.items()}
         return [running[name] for name in of_rank.values() if name in running] or [*self._ids]
 

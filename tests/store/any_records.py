@@ -31,7 +31,7 @@ from recovery.core.records import (
     ProcessRecord,
     Record,
     RunRecord,
-    SeatRecord,
+    SlotRecord,
     StepRecord,
 )
 from recovery.store.contents import SchedulerRecords
@@ -121,7 +121,7 @@ ONE_OF_EACH: tuple[Record, ...] = (
     IncarnationRecord(
         node_id=NodeId("worker_3"), incarnation=Incarnation(1), rank=None, host="host-a", pid=4711, run=ONE
     ),
-    SeatRecord(node_id=NodeId("worker_3"), seat="worker_1"),
+    SlotRecord(node_id=NodeId("worker_3"), slot="worker_1"),
     ProcessRecord(
         node_id=NodeId("worker_3"),
         incarnation=Incarnation(1),

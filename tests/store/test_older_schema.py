@@ -26,7 +26,7 @@ def test_a_reader_needs_no_owner_to_bring_the_file_up_to_date(tmp_path: Path) ->
     state = filled(tmp_path)
     sql(tmp_path / "scheduler.db", *TO_THE_FIRST)
     before = files(tmp_path)
-    state = msgspec.structs.replace(state, seats=(), processes=(), copies=(), live_sources=())
+    state = msgspec.structs.replace(state, slots=(), processes=(), copies=(), live_sources=())
 
     assert read_scheduler(tmp_path) == state
     assert len(read_events(tmp_path)) == 1

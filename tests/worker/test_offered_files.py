@@ -121,9 +121,9 @@ def test_who_takes_the_rank_over_keeps_where_its_files_lie(tmp_path: Path) -> No
         local_store.find_offered(JOB, offer(tmp_path / "theirs" / "small-1_10.ckpt"))
         assert steps(local_store.find_checkpoints(JOB, RunId(1), RANK, None)) == []
 
-        local_store.keep_places(RANK)
+        local_store.keep_directories(RANK)
         assert steps(local_store.find_checkpoints(JOB, RunId(1), RANK, None)) == [10]
-        local_store.keep_places(RANK)
+        local_store.keep_directories(RANK)
         assert local_store._writer is not None
         assert local_store._store is not None
         assert local_store._writer.close(60.0)

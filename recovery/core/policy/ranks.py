@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from recovery.core.ids import NodeId, Rank
 
 _SECOND_START = 2
-"""With which number the fresh ids of a place begin."""
+"""With which number the fresh ids of a slot begin."""
 _ADDRESS = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){3}")
 
 
@@ -29,8 +29,8 @@ def is_integer(node_id: str) -> bool:
     return re.fullmatch(r"[0-9]+", node_id) is not None
 
 
-class SeatedIds:
-    """The ids of one role that hold a seat, by kind: whether one more fits beside them is asked at each registration."""
+class SlotNames:
+    """The ids of one role that hold a slot, by kind: whether one more fits beside them is asked at each registration."""
 
     def __init__(self, ids: Iterable[NodeId] = ()) -> None:
         """Begin with these."""
@@ -46,7 +46,7 @@ class SeatedIds:
             yield from same
 
     def add(self, node_id: NodeId) -> None:
-        """It has a seat now."""
+        """It has a slot now."""
         if is_integer(node_id):
             self._integers.setdefault(int(node_id), {})[node_id] = None
         else:
@@ -66,8 +66,8 @@ class SeatedIds:
         """Say why `node_id` cannot be ranked together with the others of them, or None when it can.
 
         Args:
-            node_id: the id that asks for admission; it may hold a seat itself.
-            count: number of seats of its role.
+            node_id: the id that asks for admission; it may hold a slot itself.
+            count: number of slots of its role.
         """
         if not is_integer(node_id):
             return self._beside(node_id, next(iter(self._integers.values()), {}))
@@ -111,8 +111,8 @@ def keep(assigned: Mapping[NodeId, Rank], kept: Mapping[NodeId, Rank]) -> dict[N
     }
 
 
-def local_places(hosts_by_rank: Mapping[Rank, str]) -> dict[Rank, tuple[int, int]]:
-    """Give each rank its (local rank, local world size): its place among the ranks of its host."""
+def local_ranks(hosts_by_rank: Mapping[Rank, str]) -> dict[Rank, tuple[int, int]]:
+    """Give each rank its (local rank, local world size): its position among the ranks of its host."""
     by_host: dict[str, list[Rank]] = {}
     for rank in sorted(hosts_by_rank):
         by_host.setdefault(hosts_by_rank[rank], []).append(rank)
@@ -120,7 +120,7 @@ def local_places(hosts_by_rank: Mapping[Rank, str]) -> dict[Rank, tuple[int, int
 
 
 def first_id(name: str) -> str:
-    """The id whose place a process was started in under a fresh one: worker_0 of worker_0.2.
+    """The id whose slot a process was started in under a fresh one: worker_0 of worker_0.2.
 
     The first start keeps its id, so no fresh one ends with less than 2; and an address is a name of its own.
     """
@@ -129,17 +129,17 @@ def first_id(name: str) -> str:
     return first if is_fresh and not _ADDRESS.fullmatch(name) else name
 
 
-def place_of(node_id: str, replaces: str) -> str:
-    """The id of the first process of a place: worker_0 for worker_0.3, which was started in the place of worker_0.2.
+def slot_of(node_id: str, replaces: str) -> str:
+    """The id of the first process of a slot: worker_0 for worker_0.3, which was started in the place of worker_0.2.
 
     Args:
-        node_id: of a process of the place.
+        node_id: of a process of the slot.
         replaces: the lost id that it was started in the place of (MS_REPLACES); empty: none, so its own id is the first.
     """
     first = first_id(node_id)
     return first if replaces and first in (replaces, first_id(replaces)) else node_id
 
 
-def is_of_place(node_id: str, place: str) -> bool:
-    """Is it the id of a process of the place whose first process had that id?"""
-    return place in (node_id, first_id(node_id))
+def is_in_slot(node_id: str, slot: str) -> bool:
+    """Is it the id of a process of the slot whose first process had that id?"""
+    return slot in (node_id, first_id(node_id))

@@ -24,7 +24,7 @@ class Held(str, Enum):
     LOST = "lost"
     LEFT = "left"
     REPLACED = "replaced"
-    """Lost, and its seat was given to another id. A lost standby, which held none, is LOST."""
+    """Lost, and its slot was given to another id. A lost standby, which held none, is LOST."""
 
 
 class Token(str, Enum):
@@ -46,12 +46,12 @@ class Window(str, Enum):
     OVER = "over"
 
 
-class Seats(str, Enum):
-    """Is there a place in the world for this id? Its own seat counts as free for it."""
+class Slots(str, Enum):
+    """Is there a slot for this id? Its own slot counts as free for it."""
 
     FREE = "free"
     STANDBY = "standby"
-    """No free one, or it asks for none, but a place among the standbys (MS_STANDBY_NUM, MS_REPLACES)."""
+    """No free one, or it asks for none, but one more may wait as a standby (MS_STANDBY_NUM, MS_REPLACES)."""
     HELD = "held"
     """It was started for the rank of an id that has not been lost yet (MS_REPLACES)."""
     NONE = "none"
@@ -69,7 +69,7 @@ class Verdict(str, Enum):
     REJOIN_WINDOW = "rejoin_window"
     FENCED = "fenced"
     WORLD_FULL = "world_full"
-    PLACE_HELD = "place_held"
+    SLOT_HELD = "place_held"
     """It asks again: the id whose rank it was started for may still be there."""
 
 
@@ -79,7 +79,7 @@ class Situation(msgspec.Struct, frozen=True):
     held: Held
     token: Token
     window: Window
-    seats: Seats
+    slots: Slots
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -88,7 +88,7 @@ class Row(msgspec.Struct, frozen=True):
     held: frozenset[Held]
     token: frozenset[Token]
     window: frozenset[Window]
-    seats: frozenset[Seats]
+    slots: frozenset[Slots]
     verdict: Verdict
 
     def matches(self, situation: Situation) -> bool:
@@ -97,7 +97,7 @@ class Row(msgspec.Struct, frozen=True):
             situation.held in self.held
             and situation.token in self.token
             and situation.window in self.window
-            and situation.seats in self.seats
+            and situation.slots in self.slots
         )
 
 
@@ -105,10 +105,10 @@ def _row(
     held: tuple[Held, ...],
     token: tuple[Token, ...],
     window: tuple[Window, ...],
-    seats: tuple[Seats, ...],
+    slots: tuple[Slots, ...],
     verdict: Verdict,
 ) -> Row:
-    return Row(frozenset(held), frozenset(token), frozenset(window), frozenset(seats), verdict)
+    return Row(frozenset(held), frozenset(token), frozenset(window), frozenset(slots), verdict)
 
 
 # Nothing that proves to be the holder.
@@ -116,41 +116,41 @@ _NEW = (Token.NONE, Token.FOREIGN)
 _KNOWN = (Held.LIVE, Held.SUSPECT, Held.LOST, Held.LEFT, Held.REPLACED)
 _GONE = (Held.LOST, Held.REPLACED)
 _ANY_WINDOW = tuple(Window)
-_ANY_SEATS = tuple(Seats)
+_ANY_SLOTS = tuple(Slots)
 _OVER = (Window.OVER,)
 
 # fmt: off
 ROWS: tuple[Row, ...] = (
-    #    held                        token                                          window           seats             answer
+    #    held                        token                                          window           slots             answer
     # An id that this store does not know. A token for it comes from another store: the node registers again, without it.
-    _row((Held.UNKNOWN,),            (Token.SAME, Token.EARLIER, Token.FOREIGN),    _ANY_WINDOW,     _ANY_SEATS,       Verdict.UNKNOWN_TOKEN),
-    _row((Held.UNKNOWN,),            (Token.NONE,),                                 _ANY_WINDOW,     (Seats.FREE,),    Verdict.ADMIT),
-    _row((Held.UNKNOWN,),            (Token.NONE,),                                 _ANY_WINDOW,     (Seats.STANDBY,), Verdict.ADMIT_STANDBY),
-    _row((Held.UNKNOWN,),            (Token.NONE,),                                 _ANY_WINDOW,     (Seats.HELD,),    Verdict.PLACE_HELD),
-    _row((Held.UNKNOWN,),            (Token.NONE,),                                 _ANY_WINDOW,     (Seats.NONE,),    Verdict.WORLD_FULL),
+    _row((Held.UNKNOWN,),            (Token.SAME, Token.EARLIER, Token.FOREIGN),    _ANY_WINDOW,     _ANY_SLOTS,       Verdict.UNKNOWN_TOKEN),
+    _row((Held.UNKNOWN,),            (Token.NONE,),                                 _ANY_WINDOW,     (Slots.FREE,),    Verdict.ADMIT),
+    _row((Held.UNKNOWN,),            (Token.NONE,),                                 _ANY_WINDOW,     (Slots.STANDBY,), Verdict.ADMIT_STANDBY),
+    _row((Held.UNKNOWN,),            (Token.NONE,),                                 _ANY_WINDOW,     (Slots.HELD,),    Verdict.SLOT_HELD),
+    _row((Held.UNKNOWN,),            (Token.NONE,),                                 _ANY_WINDOW,     (Slots.NONE,),    Verdict.WORLD_FULL),
     # A newer incarnation was admitted: the bringer is a leftover, whatever the state of the newer one.
-    _row(_KNOWN,                     (Token.EARLIER,),                              _ANY_WINDOW,     _ANY_SEATS,       Verdict.FENCED),
+    _row(_KNOWN,                     (Token.EARLIER,),                              _ANY_WINDOW,     _ANY_SLOTS,       Verdict.FENCED),
     # The holder itself comes back: network jitter, a scheduler restart, an exec of itself.
-    _row((Held.LIVE, Held.SUSPECT),  (Token.SAME,),                                 _ANY_WINDOW,     _ANY_SEATS,       Verdict.RESUME),
-    _row((Held.LOST,),               (Token.SAME,),                                 _ANY_WINDOW,     (Seats.FREE,),    Verdict.RESUME),
+    _row((Held.LIVE, Held.SUSPECT),  (Token.SAME,),                                 _ANY_WINDOW,     _ANY_SLOTS,       Verdict.RESUME),
+    _row((Held.LOST,),               (Token.SAME,),                                 _ANY_WINDOW,     (Slots.FREE,),    Verdict.RESUME),
     # A standby that was lost comes back as one. Nothing of it can be stale: it never held a rank.
-    _row((Held.LOST,),               (Token.SAME,),                                 _ANY_WINDOW,     (Seats.STANDBY,), Verdict.RESUME),
-    _row((Held.LOST,),               (Token.SAME,),                                 _ANY_WINDOW,     (Seats.HELD,),    Verdict.PLACE_HELD),
-    _row((Held.LOST,),               (Token.SAME,),                                 _ANY_WINDOW,     (Seats.NONE,),    Verdict.FENCED),
-    _row((Held.LEFT, Held.REPLACED), (Token.SAME,),                                 _ANY_WINDOW,     _ANY_SEATS,       Verdict.FENCED),
+    _row((Held.LOST,),               (Token.SAME,),                                 _ANY_WINDOW,     (Slots.STANDBY,), Verdict.RESUME),
+    _row((Held.LOST,),               (Token.SAME,),                                 _ANY_WINDOW,     (Slots.HELD,),    Verdict.SLOT_HELD),
+    _row((Held.LOST,),               (Token.SAME,),                                 _ANY_WINDOW,     (Slots.NONE,),    Verdict.FENCED),
+    _row((Held.LEFT, Held.REPLACED), (Token.SAME,),                                 _ANY_WINDOW,     _ANY_SLOTS,       Verdict.FENCED),
     # Somebody else uses the id of a living node. The holder is untouched and its lease is not refreshed.
-    _row((Held.LIVE, Held.SUSPECT),  _NEW,                                          _ANY_WINDOW,     _ANY_SEATS,       Verdict.NODE_ALIVE),
+    _row((Held.LIVE, Held.SUSPECT),  _NEW,                                          _ANY_WINDOW,     _ANY_SLOTS,       Verdict.NODE_ALIVE),
     # A lost id is refused until its window ends, against network jitter and malicious registration (MindSpore's rule).
-    _row(_GONE,                      _NEW,                                          (Window.OPEN,),  _ANY_SEATS,       Verdict.REJOIN_WINDOW),
-    _row(_GONE,                      _NEW,                                          _OVER,           (Seats.FREE,),    Verdict.ADMIT),
-    _row(_GONE,                      _NEW,                                          _OVER,           (Seats.STANDBY,), Verdict.ADMIT_STANDBY),
-    _row(_GONE,                      _NEW,                                          _OVER,           (Seats.HELD,),    Verdict.PLACE_HELD),
-    _row(_GONE,                      _NEW,                                          _OVER,           (Seats.NONE,),    Verdict.WORLD_FULL),
+    _row(_GONE,                      _NEW,                                          (Window.OPEN,),  _ANY_SLOTS,       Verdict.REJOIN_WINDOW),
+    _row(_GONE,                      _NEW,                                          _OVER,           (Slots.FREE,),    Verdict.ADMIT),
+    _row(_GONE,                      _NEW,                                          _OVER,           (Slots.STANDBY,), Verdict.ADMIT_STANDBY),
+    _row(_GONE,                      _NEW,                                          _OVER,           (Slots.HELD,),    Verdict.SLOT_HELD),
+    _row(_GONE,                      _NEW,                                          _OVER,           (Slots.NONE,),    Verdict.WORLD_FULL),
     # Who left on purpose may return at once.
-    _row((Held.LEFT,),               _NEW,                                          _ANY_WINDOW,     (Seats.FREE,),    Verdict.ADMIT),
-    _row((Held.LEFT,),               _NEW,                                          _ANY_WINDOW,     (Seats.STANDBY,), Verdict.ADMIT_STANDBY),
-    _row((Held.LEFT,),               _NEW,                                          _ANY_WINDOW,     (Seats.HELD,),    Verdict.PLACE_HELD),
-    _row((Held.LEFT,),               _NEW,                                          _ANY_WINDOW,     (Seats.NONE,),    Verdict.WORLD_FULL),
+    _row((Held.LEFT,),               _NEW,                                          _ANY_WINDOW,     (Slots.FREE,),    Verdict.ADMIT),
+    _row((Held.LEFT,),               _NEW,                                          _ANY_WINDOW,     (Slots.STANDBY,), Verdict.ADMIT_STANDBY),
+    _row((Held.LEFT,),               _NEW,                                          _ANY_WINDOW,     (Slots.HELD,),    Verdict.SLOT_HELD),
+    _row((Held.LEFT,),               _NEW,                                          _ANY_WINDOW,     (Slots.NONE,),    Verdict.WORLD_FULL),
 )
 # fmt: on
 
@@ -158,11 +158,11 @@ _BY_SITUATION: dict[Situation, Verdict] = {
     situation: row.verdict
     for row in ROWS
     for situation in (
-        Situation(held, token, window, seats)
+        Situation(held, token, window, slots)
         for held in sorted(row.held)
         for token in sorted(row.token)
         for window in sorted(row.window)
-        for seats in sorted(row.seats)
+        for slots in sorted(row.slots)
     )
 }
 
@@ -199,7 +199,7 @@ class Replaced(msgspec.Struct, frozen=True, kw_only=True):
     ask_again_ms: int
     """When the applicant may ask again."""
     fills: bool = False
-    """It was not started for that one's rank: all places are taken, and that one has any of them."""
+    """It was not started for that one's rank: all slots are taken, and that one has any of them."""
 
 
 class Applicant(msgspec.Struct, frozen=True, kw_only=True):
@@ -216,7 +216,7 @@ class Applicant(msgspec.Struct, frozen=True, kw_only=True):
     standby: bool = False
     """It asks to wait as a standby (MS_STANDBY)."""
     replaced: Replaced | None = None
-    """Whose rank it was started for, while that one is held; or who has one of the places that are all taken."""
+    """Whose rank it was started for, while that one is held; or who has one of the slots that are all taken."""
 
 
 def decide(applicant: Applicant, rules: Rules) -> Decision:
@@ -248,8 +248,8 @@ def decide(applicant: Applicant, rules: Rules) -> Decision:
             f"{applicant.window_left_ms / 1000:.1f} s (MS_REJOIN_WINDOW={rules.rejoin_window_ms / 1000:g}).",
             applicant.window_left_ms,
         )
-    if verdict is Verdict.PLACE_HELD:
-        return _place_held(applicant)
+    if verdict is Verdict.SLOT_HELD:
+        return _slot_held(applicant)
     if verdict is Verdict.WORLD_FULL and applicant.standby:
         return _no_standby(node, rules)
     return _REFUSALS[verdict](node, rules)
@@ -276,10 +276,10 @@ def _node_alive(applicant: Applicant, rules: Rules) -> Refuse:
     )
 
 
-def _place_held(applicant: Applicant) -> Refuse:
+def _slot_held(applicant: Applicant) -> Refuse:
     """Who holds the rank that it was started for may still be alive."""
     replaced = applicant.replaced
-    assert replaced is not None, "a place is held by somebody"
+    assert replaced is not None, "a slot is held by somebody"
     how = "connected" if replaced.is_connected else "not connected, and may come back"
     why = f'comes for the rank of "{replaced.node_id}"'
     if replaced.fills:
@@ -311,11 +311,11 @@ _REFUSALS = {
     ),
     Verdict.FENCED: lambda node, rules: Refuse(
         "FENCED",
-        f'node "{node}" has a newer incarnation, or its place is taken. This process may not go on and ends itself.',
+        f'node "{node}" has a newer incarnation, or its slot is taken. This process may not go on and ends itself.',
     ),
     Verdict.WORLD_FULL: lambda node, rules: Refuse(
         "WORLD_FULL",
-        f'node "{node}" is extra: all {rules.worker_count} seats are taken (MS_WORKER_NUM={rules.worker_count}). '
+        f'node "{node}" is extra: all {rules.worker_count} slots are taken (MS_WORKER_NUM={rules.worker_count}). '
         "Start fewer workers, or use the MS_NODE_ID of the one that is to be replaced.",
     ),
 }

@@ -71,23 +71,23 @@ def _lowest_after(starts: Sequence[tuple[int, int]], generation: int) -> float:
     return starts[position][1] if position < len(starts) else math.inf
 
 
-def places_differ(own: Mapping[Rank, HeldCheckpoint]) -> str:
+def positions_differ(own: Mapping[Rank, HeldCheckpoint]) -> str:
     """Say where the ranks stand with a step that each of them holds, if that is not one place; empty: it is.
 
-    Ranks whose loaders have not given the same number of batches go on from places that never were together: no step is common to them.
+    Ranks whose loaders have not given the same number of batches go on from positions that never were together: no step is common to them.
     """
-    places: dict[tuple[int, int], Rank] = {}
+    positions: dict[tuple[int, int], Rank] = {}
     for rank in sorted(own):
-        places.setdefault((own[rank].epoch, own[rank].step_in_epoch), rank)
-    if len(places) <= 1:
+        positions.setdefault((own[rank].epoch, own[rank].step_in_epoch), rank)
+    if len(positions) <= 1:
         return ""
-    return ", ".join(f"rank {rank} at step {at} of epoch {epoch}" for (epoch, at), rank in places.items())
+    return ", ".join(f"rank {rank} at step {at} of epoch {epoch}" for (epoch, at), rank in positions.items())
 
 
 def is_common(own: Mapping[Rank, HeldCheckpoint], world_size: int) -> bool:
     """Does every rank of 0..world_size-1 hold a step, and are all at one place in the data?"""
     is_held_by_all = len(own) >= world_size and all(Rank(rank) in own for rank in range(world_size))
-    return is_held_by_all and not places_differ(own)
+    return is_held_by_all and not positions_differ(own)
 
 
 def common_steps(held: Mapping[int, Mapping[Rank, HeldCheckpoint]], world_size: int) -> list[int]:

@@ -1,6 +1,6 @@
 """Who takes over a rank that is lost?
 
-Three questions, each answered by a table or an order: is this seat to be given away, which standby is asked for it, and does what that
+Three questions, each answered by a table or an order: is this slot to be given away, which standby is asked for it, and does what that
 standby can read suffice. tests/core/test_takeover_policy.py walks every combination and finds one row each.
 """
 
@@ -16,21 +16,21 @@ from recovery.core.messages import HeldCheckpoint
 from recovery.core.policy.ranks import natural_key
 from recovery.core.records import JobState, NodeState
 
-# --- which seats --------------------------------------------------------------------------------------------------------
+# --- which slots --------------------------------------------------------------------------------------------------------
 
 
 class Vacancy(str, Enum):
-    """What becomes of a seat."""
+    """What becomes of a slot."""
 
     NOT = "not"
     """It stays with its holder, or nobody is waited for."""
     AT_ONCE = "at_once"
-    """It has no rank yet, so there are no files to look for: whoever is there sits down."""
+    """It has no rank yet, so there are no files to look for: whoever is there takes it."""
     OFFER = "offer"
     """A standby is asked which of the rank's files it can read."""
 
 
-class SeatRow(msgspec.Struct, frozen=True):
+class SlotRow(msgspec.Struct, frozen=True):
     """One row; each column is the set of values that it covers."""
 
     holder: frozenset[NodeState]
@@ -43,10 +43,10 @@ class SeatRow(msgspec.Struct, frozen=True):
         return holder in self.holder and job in self.job and has_rank in self.has_rank
 
 
-def _seat(
+def _slot(
     holder: tuple[NodeState, ...], job: tuple[JobState, ...], has_rank: tuple[bool, ...], vacancy: Vacancy
-) -> SeatRow:
-    return SeatRow(frozenset(holder), frozenset(job), frozenset(has_rank), vacancy)
+) -> SlotRow:
+    return SlotRow(frozenset(holder), frozenset(job), frozenset(has_rank), vacancy)
 
 
 _HERE = (NodeState.LIVE, NodeState.SUSPECT)
@@ -57,31 +57,31 @@ _FORMING = (JobState.FORMING,)
 _NOT_WAITING = tuple(state for state in JobState if state not in _WAITING)
 
 # fmt: off
-SEATS: tuple[SeatRow, ...] = (
-    #     holder                job                       has a rank       what becomes of the seat
-    # Who may still come back keeps its place.
-    _seat(_HERE,                _ANY_JOB,                 (True, False),   Vacancy.NOT),
+SLOTS: tuple[SlotRow, ...] = (
+    #     holder                job                       has a rank       what becomes of the slot
+    # Who may still come back keeps its slot.
+    _slot(_HERE,                _ANY_JOB,                 (True, False),   Vacancy.NOT),
     # While all ranks train, and when the job is over, nobody is waited for.
-    _seat(_GONE,                _NOT_WAITING,             (True, False),   Vacancy.NOT),
-    _seat(_GONE,                _WAITING,                 (True,),         Vacancy.OFFER),
-    # A place of a job that forms belongs to whoever comes; who left in the run before this one comes back under the same id.
-    _seat((NodeState.LOST,),    _FORMING,                 (False,),        Vacancy.AT_ONCE),
-    _seat((NodeState.LEFT,),    _FORMING,                 (False,),        Vacancy.NOT),
+    _slot(_GONE,                _NOT_WAITING,             (True, False),   Vacancy.NOT),
+    _slot(_GONE,                _WAITING,                 (True,),         Vacancy.OFFER),
+    # A slot of a job that forms belongs to whoever comes; who left in the run before this one comes back under the same id.
+    _slot((NodeState.LOST,),    _FORMING,                 (False,),        Vacancy.AT_ONCE),
+    _slot((NodeState.LEFT,),    _FORMING,                 (False,),        Vacancy.NOT),
     # A formed job has given every rank: who has none is no member of it.
-    _seat(_GONE,                (JobState.INTERRUPTED,),  (False,),        Vacancy.NOT),
+    _slot(_GONE,                (JobState.INTERRUPTED,),  (False,),        Vacancy.NOT),
 )
 # fmt: on
 
 
 def vacancy(holder: NodeState, job: JobState, *, has_rank: bool) -> Vacancy:
-    """Look up what becomes of a seat.
+    """Look up what becomes of a slot.
 
     Args:
         holder: the state of the node that holds its name.
         job: the job's.
         has_rank: whether the holder was given a rank.
     """
-    return next(row.vacancy for row in SEATS if row.matches(holder, job, has_rank=has_rank))
+    return next(row.vacancy for row in SLOTS if row.matches(holder, job, has_rank=has_rank))
 
 
 # --- who is asked -------------------------------------------------------------------------------------------------------
@@ -95,13 +95,13 @@ class Candidate(msgspec.Struct, frozen=True):
     is_warm: bool = True
     """Its imports and its framework are ready: it has said that it waits for a plan."""
     comes_for: str = ""
-    """The seat whose rank it was started for, while nobody has taken that one; empty: any."""
+    """The slot whose rank it was started for, while nobody has taken that one; empty: any."""
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """A seat that somebody is wanted for."""
+    """A slot that somebody is wanted for."""
 
-    seat: str
+    slot: str
     host: str
     """Where the lost one ran."""
 
@@ -109,21 +109,21 @@ class Wanted(msgspec.Struct, frozen=True):
 def next_candidate(
     wanted: Wanted, standbys: Iterable[Candidate], declined: Collection[NodeId]
 ) -> Candidate | None:
-    """Choose whom to ask: who is warm; who comes for this seat; on its host, where its files lie; by id, worker_2 before worker_10.
+    """Choose whom to ask: who is warm; who comes for this slot; on its host, where its files lie; by id, worker_2 before worker_10.
 
-    Who comes for another seat is not asked: then that one would be waited for, and nobody is started for it any more.
+    Who comes for another slot is not asked: then that one would be waited for, and nobody is started for it any more.
 
     Args:
-        wanted: the seat.
-        standbys: who is connected and was not asked for another seat.
-        declined: who could not take this seat. None of them is asked again until something changes.
+        wanted: the slot.
+        standbys: who is connected and was not asked for another slot.
+        declined: who could not take this slot. None of them is asked again until something changes.
     """
-    open_to = (one for one in standbys if one.node_id not in declined and one.comes_for in ("", wanted.seat))
+    open_to = (one for one in standbys if one.node_id not in declined and one.comes_for in ("", wanted.slot))
     return min(
         open_to,
         key=lambda one: (
             not one.is_warm,
-            one.comes_for != wanted.seat,
+            one.comes_for != wanted.slot,
             one.host != wanted.host,
             natural_key(one.node_id),
         ),

@@ -2,7 +2,7 @@
 
 Every rank is asked where it is; a step just ahead of the foremost is named; each rank stops there and saves, or says that it has passed
 it: then a later one is named, twice as far ahead. Once all hold the step the departing nodes have left, and everything goes on as
-after any departure: their places are offered to standbys, and the plan goes to the newest step that all hold, which is this one.
+after any departure: their slots are offered to standbys, and the plan goes to the newest step that all hold, which is this one.
 
 Whatever goes wrong before that ends the drain, and training goes on as without it. `advance` looks after each stimulus whether it can go on.
 """
@@ -76,7 +76,7 @@ def why_not(state: SchedulerState, asked: tuple[NodeId, ...], host: str) -> str:
         return f"the job is {state.job.state.value}{f' ({state.job.reason})' if state.job.reason else ''}"
     for node_id in asked:
         node = state.nodes.get(node_id)
-        if node is None or node.record.role is not m.Role.WORKER or not state.has_seat(node):
+        if node is None or node.record.role is not m.Role.WORKER or not state.has_slot(node):
             return f"{node_id} has no rank"
     drain = state.drain if state.drain is not None and state.drain.is_open else None
     departing = {*asked, *(drain.departing if drain is not None else ())}
@@ -159,7 +159,7 @@ def on_position(state: SchedulerState, node: Node, at: Position) -> list[Schedul
         return []
     if drain.state is DrainState.AGREEING:
         drain.margin *= 2
-    drain.move(DrainFact.PLACES_KNOWN if drain.state is DrainState.ASKING else DrainFact.TOO_LATE)
+    drain.move(DrainFact.POSITIONS_KNOWN if drain.state is DrainState.ASKING else DrainFact.TOO_LATE)
     return _ask(state, drain, max(drain.passed.values()) + drain.margin)
 
 

@@ -28,7 +28,7 @@ class DrainState(str, Enum):
 class DrainFact(str, Enum):
     """What moves it."""
 
-    PLACES_KNOWN = "places known"
+    POSITIONS_KNOWN = "positions known"
     """Every rank has said where it is."""
     TOO_LATE = "too late"
     """Every rank has answered, and one of them has passed the step: a later one is asked for."""
@@ -44,7 +44,7 @@ class DrainFact(str, Enum):
 
 DRAIN_MOVES: dict[DrainState, dict[DrainFact, DrainState]] = {
     DrainState.ASKING: {
-        DrainFact.PLACES_KNOWN: DrainState.AGREEING,
+        DrainFact.POSITIONS_KNOWN: DrainState.AGREEING,
         DrainFact.GIVEN_UP: DrainState.ENDED,
     },
     DrainState.AGREEING: {

@@ -55,41 +55,41 @@ def _check_node(state: SchedulerState, node: Node) -> None:
         )
     if node.done and record.role is Role.WORKER:
         assert state.job.state is JobState.RUNNING or state.job_ended, f"{name} is done with no generation"
-    if not node.seat:
-        assert record.rank is None, f"{name} has no seat, so it has no rank"
-        assert node.is_standby, f"{name} is a server, and servers have seats"
+    if not node.slot:
+        assert record.rank is None, f"{name} has no slot, so it has no rank"
+        assert node.is_standby, f"{name} is a server, and servers have slots"
     assert node.sent_generation <= state.job.generation, f"{name} was sent a plan that does not exist"
     assert len(node.answers) <= state.rules.requests_remembered, f"the answers kept for {name} are bounded"
 
 
 def _check_counts(state: SchedulerState, role: Role) -> None:
-    seats = state.seats[role]
-    assert seats.forming == (state.job.state is JobState.FORMING), "what a seat is follows the job's state"
+    slots = state.slots[role]
+    assert slots.forming == (state.job.state is JobState.FORMING), "what a slot is follows the job's state"
     of_role = [node for node in state.nodes.values() if node.record.role is role]
-    if not of_role and not state.seat_count(role):
+    if not of_role and not state.slot_count(role):
         return
-    seated = [node for node in of_role if state.has_seat(node)]
-    away = [node for node in of_role if node.seat and node.record.state not in _HERE]
+    holders = [node for node in of_role if state.has_slot(node)]
+    away = [node for node in of_role if node.slot and node.record.state not in _HERE]
     with_rank = sum(node.record.rank is not None for node in away)
     counted = (
-        seats.taken,
-        seats.ready,
-        seats.done,
-        set(seats.names),
-        seats.standbys,
-        seats.vacant,
-        seats.absent,
-        seats.holders,
+        slots.taken,
+        slots.ready,
+        slots.done,
+        set(slots.names),
+        slots.standbys,
+        slots.vacant,
+        slots.absent,
+        slots.holders,
     )
     recounted = (
-        len(seated),
-        sum(node.ready is not None and node.record.state is NodeState.LIVE for node in seated),
-        sum(node.done for node in seated),
-        {node.seat for node in seated},
+        len(holders),
+        sum(node.ready is not None and node.record.state is NodeState.LIVE for node in holders),
+        sum(node.done for node in holders),
+        {node.slot for node in holders},
         sum(node.is_standby and node.record.state in _HERE for node in of_role),
         with_rank,
         with_rank + sum(node.record.rank is None and node.record.state is NodeState.LOST for node in away),
-        {node.seat: node.record.node_id for node in of_role if node.seat},
+        {node.slot: node.record.node_id for node in of_role if node.slot},
     )
     assert counted == recounted, f"the {role.value}s are counted as {counted}, they are {recounted}"
 
@@ -105,13 +105,13 @@ def _check_ranks(state: SchedulerState, role: Role) -> None:
 
 def _check_offers(state: SchedulerState) -> None:
     asked = [offer.standby for offer in state.vacancies.offers.values()]
-    assert len(set(asked)) == len(asked), f"a standby is asked for one seat at a time: {asked}"
-    for seat, offer in state.vacancies.offers.items():
-        holder, standby = state.nodes[state.seats[Role.WORKER].holders[seat]], state.nodes[offer.standby]
+    assert len(set(asked)) == len(asked), f"a standby is asked for one slot at a time: {asked}"
+    for slot, offer in state.vacancies.offers.items():
+        holder, standby = state.nodes[state.slots[Role.WORKER].holders[slot]], state.nodes[offer.standby]
         assert holder.record.state not in _HERE, (
-            f"the seat {seat} is offered, and {holder.record.node_id} holds it"
+            f"the slot {slot} is offered, and {holder.record.node_id} holds it"
         )
-        assert standby.is_standby, f"{offer.standby} is offered a seat, and has one"
+        assert standby.is_standby, f"{offer.standby} is offered a slot, and has one"
 
 
 def _check_generations(state: SchedulerState) -> None:

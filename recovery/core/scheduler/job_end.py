@@ -90,10 +90,10 @@ def begin_run(state: SchedulerState) -> list[Record]:
     state.generations = []
     records: list[Record] = [job, RunRecord(run=job.run)]
     for node in state.nodes.values():
-        if node.seat and node.seat != node.record.node_id:
-            # A new run gives its places again, and nobody need come back under the id of who took a rank over.
-            node.seat = ""
-            records.append(node.seat_record)
+        if node.slot and node.slot != node.record.node_id:
+            # A new run gives its slots again, and nobody need come back under the id of who took a rank over.
+            node.slot = ""
+            records.append(node.slot_record)
         node.record = msgspec.structs.replace(node.record, rank=None, step=0, generation=Generation(0))
         records.append(node.record)
     return records

@@ -24,7 +24,7 @@ from recovery.core.records import (
     LiveSourceRecord,
     NodeRecord,
     ProcessRecord,
-    SeatRecord,
+    SlotRecord,
 )
 from recovery.core.rules import Rules
 from recovery.core.scheduler import drain, invariants, job_end, restore
@@ -101,14 +101,14 @@ class SchedulerMachine:
         nodes: tuple[NodeRecord, ...],
         generations: tuple[GenerationRecord, ...],
         checkpoints: tuple[CheckpointRecord, ...],
-        seats: tuple[SeatRecord, ...] = (),
+        slots: tuple[SlotRecord, ...] = (),
         processes: tuple[ProcessRecord, ...] = (),
         copies: tuple[CopyRecord, ...] = (),
         *,
         live_sources: tuple[LiveSourceRecord, ...] = (),
     ) -> None:
         """Take over what an earlier process of the scheduler stored. Called before `start`."""
-        restore.restore(self.state, nodes, generations, checkpoints, seats, live_sources)
+        restore.restore(self.state, nodes, generations, checkpoints, slots, live_sources)
         restore.restore_copies(self.state, copies)
         restore.restore_processes(self.state, processes)
 
@@ -173,7 +173,7 @@ class SchedulerMachine:
                 lost_store.on_asked(state, now_ms)
                 return []
             case OfferTimer():
-                return takeover.on_offer_due(state, timer.seat, now_ms)
+                return takeover.on_offer_due(state, timer.slot, now_ms)
             case LeaseTimer():
                 return liveness.on_lease_due(state, state.nodes[timer.node_id], now_ms)
             case _:

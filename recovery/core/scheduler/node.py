@@ -9,8 +9,8 @@ import msgspec
 from recovery.core.ids import ConnectionId, NodeId, RequestId
 from recovery.core.messages import FromScheduler, PassedOver, ProcessIdentity, Ready, Role
 from recovery.core.policy.registration import Held, Window
-from recovery.core.records import NodeRecord, NodeState, SeatRecord
-from recovery.core.scheduler.seats import Seats
+from recovery.core.records import NodeRecord, NodeState, SlotRecord
+from recovery.core.scheduler.slots import Slots
 
 NEXT_STATES: dict[NodeState, frozenset[NodeState]] = {
     NodeState.LIVE: frozenset({NodeState.LIVE, NodeState.SUSPECT, NodeState.LOST, NodeState.LEFT}),
@@ -24,20 +24,20 @@ NEXT_STATES: dict[NodeState, frozenset[NodeState]] = {
 class Node:
     """A node of the scheduler's state. Changed only by the modules of this package."""
 
-    def __init__(self, record: NodeRecord, *, heard_ms: int, seat: str | None = None) -> None:
+    def __init__(self, record: NodeRecord, *, heard_ms: int, slot: str | None = None) -> None:
         """Start from what is stored.
 
         Args:
             record: the stored row.
             heard_ms: when it was last heard, on the clock of this scheduler's process.
-            seat: the name of the place that it holds, as a row says; empty: none; None: there is no row, it is that of its own name.
+            slot: the name of the slot that it holds, as a row says; empty: none; None: there is no row, it is that of its own name.
         """
         self._record = record
-        self._seat: str = record.node_id if seat is None else seat
-        self._seat_is_stored = seat is not None
+        self._slot: str = record.node_id if slot is None else slot
+        self._slot_is_stored = slot is not None
         self._ready: Ready | None = None
         self._done = False
-        self._seats: Seats | None = None
+        self._slots: Slots | None = None
         self.heard_ms = self.suspect_until_ms = heard_ms
         self.connection: ConnectionId | None = None
         self.lease_check_ms = heard_ms
@@ -60,7 +60,7 @@ class Node:
         self.is_restarting = False
         """It is about to, as far as anybody knows: its connection closed when its generation had ended, and it was not heard since."""
         self.waits_by_choice = False
-        """It was started as a standby (MS_STANDBY). Who was not, and waits as one, waits for a seat."""
+        """It was started as a standby (MS_STANDBY). Who was not, and waits as one, waits for a slot."""
         self.given_up = False
         """Its launcher has seen it end, and does not start it again."""
         self.passed_over: frozenset[PassedOver] = frozenset()
@@ -83,34 +83,34 @@ class Node:
         self.count()
 
     @property
-    def seat(self) -> str:
-        """The name of the place that it holds: the id of whoever held it first. Empty: none, it is a standby or its rank was taken."""
-        return self._seat
+    def slot(self) -> str:
+        """The name of the slot that it holds: the id of whoever held it first. Empty: none, it is a standby or its rank was taken."""
+        return self._slot
 
-    @seat.setter
-    def seat(self, seat: str) -> None:
-        self._seat, self._seat_is_stored = seat, True
+    @slot.setter
+    def slot(self, slot: str) -> None:
+        self._slot, self._slot_is_stored = slot, True
         self.count()
 
     @property
-    def seat_record(self) -> SeatRecord:
+    def slot_record(self) -> SlotRecord:
         """The row that says so."""
-        return SeatRecord(node_id=self._record.node_id, seat=self._seat)
+        return SlotRecord(node_id=self._record.node_id, slot=self._slot)
 
     @property
     def is_standby(self) -> bool:
         """Does it wait for a rank, as far as it is here?"""
-        return self._record.role is Role.WORKER and not self._seat
+        return self._record.role is Role.WORKER and not self._slot
 
     @property
-    def seat_is_stored(self) -> bool:
-        """Is there a row that says which place it holds?"""
-        return self._seat_is_stored
+    def slot_is_stored(self) -> bool:
+        """Is there a row that says which slot it holds?"""
+        return self._slot_is_stored
 
     @property
     def took_over(self) -> bool:
-        """Has it a place that another id held before? Then its own directories may hold nothing of its rank."""
-        return bool(self._seat) and self._seat_is_stored
+        """Has it a slot that another id held before? Then its own directories may hold nothing of its rank."""
+        return bool(self._slot) and self._slot_is_stored
 
     @property
     def ready(self) -> Ready | None:
@@ -138,15 +138,15 @@ class Node:
         self._done = done
         self.count()
 
-    def count_in(self, seats: Seats | None) -> None:
+    def count_in(self, slots: Slots | None) -> None:
         """Be counted there from now on; None: another incarnation of the id is counted instead."""
-        self._seats = seats
+        self._slots = slots
         self.count()
 
     def count(self) -> None:
         """Let what it is now be counted."""
-        if self._seats is not None:
-            self._seats.count(self._record, self._seat, said_ready=self._ready is not None, done=self._done)
+        if self._slots is not None:
+            self._slots.count(self._record, self._slot, said_ready=self._ready is not None, done=self._done)
 
     def keeps_rank(self, now_ms: int, lease_ms: int) -> bool:
         """Is it lost only for as long as its program needs to start again? For a lease at most from when it was last heard."""
@@ -162,10 +162,10 @@ class Node:
         )
         return self.record
 
-    def held(self, *, has_seat: bool) -> Held:
+    def held(self, *, has_slot: bool) -> Held:
         """Say what the registration policy calls this node's state. Who never followed a plan left no rank to be replaced in."""
         if self.record.state is NodeState.LOST:
-            return Held.LOST if has_seat or (not self._seat and not self.record.generation) else Held.REPLACED
+            return Held.LOST if has_slot or (not self._slot and not self.record.generation) else Held.REPLACED
         return {
             NodeState.LIVE: Held.LIVE,
             NodeState.SUSPECT: Held.SUSPECT,

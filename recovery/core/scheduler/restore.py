@@ -17,7 +17,7 @@ from recovery.core.records import (
     ProcessRecord,
     Record,
     RunRecord,
-    SeatRecord,
+    SlotRecord,
 )
 from recovery.core.scheduler import job_end
 from recovery.core.scheduler.checkpoints import copying
@@ -36,7 +36,7 @@ def restore(
     nodes: tuple[NodeRecord, ...],
     generations: tuple[GenerationRecord, ...],
     checkpoints: tuple[CheckpointRecord, ...],
-    seats: tuple[SeatRecord, ...] = (),
+    slots: tuple[SlotRecord, ...] = (),
     live_sources: tuple[LiveSourceRecord, ...] = (),
 ) -> None:
     """Take over what an earlier process stored. Called before `start`."""
@@ -49,9 +49,9 @@ def restore(
         {row.generation for row in of_run},
     )
     state.live.restore(tuple(live.of_row(row) for row in of_run if row.generation == state.job.generation))
-    of_others = {record.node_id: record.seat for record in seats}
+    of_others = {record.node_id: record.slot for record in slots}
     for record in nodes:
-        state.put(Node(record, heard_ms=0, seat=of_others.get(record.node_id)))
+        state.put(Node(record, heard_ms=0, slot=of_others.get(record.node_id)))
 
 
 def restore_copies(state: SchedulerState, copies: tuple[CopyRecord, ...]) -> None:

@@ -1,6 +1,6 @@
 """What follows from what a stimulus has shown: drawn in one place, in one order, once after each stimulus.
 
-Handlers answer their sender and note facts (`facts.py`, and what they change of nodes, seats and index). Each step here looks at the state
+Handlers answer their sender and note facts (`facts.py`, and what they change of nodes, slots and index). Each step here looks at the state
 alone, so it may be asked at any time: where there is nothing to do it gives nothing. Steps are repeated until none of them gives anything,
 since a later one may note a fact (a rank that is handed over ends its generation).
 """
@@ -78,7 +78,7 @@ ORDER: tuple[Callable[[SchedulerState, int], list[SchedulerEffect]], ...] = (
     _reports,
     # A planned departure goes on, or is given up.
     drain.advance,
-    # Vacant seats are offered.
+    # Vacant slots are offered.
     takeover.offer_vacant,
     # All ranks are done, or all are ready: the job ends, or its next generation begins.
     interruption.end_if_all_done,

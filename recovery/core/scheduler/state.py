@@ -27,9 +27,9 @@ from recovery.core.scheduler.live_state import LiveRollback
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.refusals import Refusals
 from recovery.core.scheduler.same_end import SameEnd
-from recovery.core.scheduler.seats import Seats
+from recovery.core.scheduler.slots import Slots
 from recovery.core.scheduler.vacancies import Vacancies
-from recovery.core.scheduler.waiting import BESIDE_PLACES, WaitingList
+from recovery.core.scheduler.waiting import BESIDE_SLOTS, WaitingList
 
 RUN_FINISHED = "its run finished"
 """Why a node has left: it did its part to the end. If it does not know that, it is answered when it asks. Stores hold it in these words."""
@@ -81,9 +81,9 @@ class SchedulerState:
         self.rules = rules
         self.nodes: dict[NodeId, Node] = {}
         """Changed by `put` alone."""
-        self.seats = {role: Seats(forming=job.state is JobState.FORMING) for role in m.Role}
+        self.slots = {role: Slots(forming=job.state is JobState.FORMING) for role in m.Role}
         """What is asked at each message, counted as it changes."""
-        self.local_places: tuple[tuple[RunId, Generation], dict[Rank, tuple[int, int]]] | None = None
+        self.local_ranks: tuple[tuple[RunId, Generation], dict[Rank, tuple[int, int]]] | None = None
         """Of a generation, each rank's (local rank, local world size)."""
         self.speakers: dict[ConnectionId, NodeId] = {}
         """Whose current incarnation speaks on a connection."""
@@ -105,8 +105,8 @@ class SchedulerState:
         """Jobs whose state a person has archived in this path: a worker that knows one of them may start over."""
         self.vacancies = Vacancies()
         self.facts, self.lost_store = Facts(), LostStore()
-        places = rules.worker_count + rules.server_count + rules.standby_count
-        self.waiting = WaitingList(at_most=places + BESIDE_PLACES)
+        slots = rules.worker_count + rules.server_count + rules.standby_count
+        self.waiting = WaitingList(at_most=slots + BESIDE_SLOTS)
         """Who was refused for now, and is answered when its time has come."""
         self.refusals = Refusals()
 
@@ -117,22 +117,22 @@ class SchedulerState:
         """Is the job over?"""
         return self.job.state in ENDED
 
-    def has_seat(self, node: Node) -> bool:
-        """Does it hold one of the places of its role?"""
-        return self.seats[node.record.role].has_seat(node.record, node.seat)
+    def has_slot(self, node: Node) -> bool:
+        """Does it hold one of the slots of its role?"""
+        return self.slots[node.record.role].has_slot(node.record, node.slot)
 
-    def seated(self, role: m.Role) -> list[Node]:
-        """The nodes of a role that hold a seat."""
-        return [node for node in self.nodes.values() if node.record.role is role and self.has_seat(node)]
+    def slot_holders(self, role: m.Role) -> list[Node]:
+        """The nodes of a role that hold a slot."""
+        return [node for node in self.nodes.values() if node.record.role is role and self.has_slot(node)]
 
-    def seat_count(self, role: m.Role) -> int:
-        """How many places a role has."""
+    def slot_count(self, role: m.Role) -> int:
+        """How many slots a role has."""
         return self.rules.worker_count if role is m.Role.WORKER else self.rules.server_count
 
     @property
     def workers(self) -> list[Node]:
         """The nodes of the world."""
-        return self.seated(m.Role.WORKER)
+        return self.slot_holders(m.Role.WORKER)
 
     def speaker(self, connection: ConnectionId) -> Node | None:
         """The node whose current incarnation speaks on this connection, if any."""
@@ -172,7 +172,7 @@ class SchedulerState:
         if earlier is not None:
             earlier.count_in(None)
         self.nodes[node.record.node_id] = node
-        node.count_in(self.seats[node.record.role])
+        node.count_in(self.slots[node.record.role])
 
     def disconnect(self, node: Node) -> ConnectionId | None:
         """Nobody speaks for the node any more; gives the connection on which somebody did."""
@@ -200,9 +200,9 @@ class SchedulerState:
         )
         is_forming = self.job.state is JobState.FORMING
         if is_forming != was_forming:
-            # What a seat is has changed, so everybody is counted again.
-            for seats in self.seats.values():
-                seats.forming = is_forming
+            # What a slot is has changed, so everybody is counted again.
+            for slots in self.slots.values():
+                slots.forming = is_forming
             for node in self.nodes.values():
                 node.count()
         self.waiting.note_all()

@@ -30,9 +30,9 @@ class TopologyTimer(msgspec.Struct, frozen=True, tag="topology"):
 
 
 class OfferTimer(msgspec.Struct, frozen=True, tag="offer"):
-    """A standby that was asked to take a seat must have answered by then."""
+    """A standby that was asked to take a slot must have answered by then."""
 
-    seat: str
+    slot: str
 
 
 class ShutdownTimer(msgspec.Struct, frozen=True, tag="shutdown"):

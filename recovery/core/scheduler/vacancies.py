@@ -1,4 +1,4 @@
-"""What is known of vacant seats and of the standbys that may take them. Nothing of it is stored: the next scheduler asks again."""
+"""What is known of vacant slots and of the standbys that may take them. Nothing of it is stored: the next scheduler asks again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from recovery.core.ids import NodeId
 
 
 class OpenOffer(NamedTuple):
-    """A standby was asked to take a seat, and has not answered yet."""
+    """A standby was asked to take a slot, and has not answered yet."""
 
     standby: NodeId
     until_ms: int
@@ -21,12 +21,12 @@ class Vacancies:
     """Changed by the modules of `membership` only."""
 
     def __init__(self) -> None:
-        """No seat is offered."""
+        """No slot is offered."""
         self.offers: dict[str, OpenOffer] = {}
-        """By the name of a vacant seat: which standby was asked to take it."""
+        """By the name of a vacant slot: which standby was asked to take it."""
         self.declined: dict[NodeId, dict[str, str]] = {}
-        """By standby: the seats that it could not take, and why. Forgotten when it registers again, or says again what it can read."""
+        """By standby: the slots that it could not take, and why. Forgotten when it registers again, or says again what it can read."""
         self.reported_declines: dict[NodeId, set[tuple[str, str]]] = {}
-        """By standby: which seats it could not take and why, as the log says already. Forgotten with the next plan, and when its next process comes."""
+        """By standby: which slots it could not take and why, as the log says already. Forgotten with the next plan, and when its next process comes."""
         self.pending_failure: set[NodeId] = set()
         """Lost nodes that their launchers have given up, and whose ranks a standby may still take: without one the job fails."""

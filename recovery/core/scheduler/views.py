@@ -39,7 +39,7 @@ def job_view(state: SchedulerState, now_ms: int) -> dict[str, Any]:
                 "pid": node.record.pid,
                 "host": node.record.host,
                 "state": node.record.state.value,
-                "seat": node.seat,
+                "seat": node.slot,
                 "generation": node.record.generation,
                 "step": node.record.step,
                 "silent_ms": now_ms - node.heard_ms,

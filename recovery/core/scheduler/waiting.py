@@ -1,7 +1,7 @@
 """Who was refused for now and is still connected: it is answered the moment its time may have come, not when it asks again.
 
 At most one connection per node id waits, the one that asked last: of two processes of one id only one can be let in, and one of a host
-that vanished would keep the place for ever. What is beyond the bound is refused and closed; it asks again by itself.
+that vanished would keep its turn for ever. What is beyond the bound is refused and closed; it asks again by itself.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from recovery.core.messages import Register
 from recovery.core.policy.ranks import first_id
 from recovery.core.scheduler.stimuli import MessageReceived
 
-BESIDE_PLACES = 64
-"""How many may wait beside one for each place of the job. Every lost id has one; the others wait for an id that somebody else holds."""
+BESIDE_SLOTS = 64
+"""How many may wait beside one for each slot of the job. Every lost id has one; the others wait for an id that somebody else holds."""
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -46,7 +46,7 @@ class WaitingList:
         return min((due_ms for due_ms in times_ms if due_ms > now_ms), default=None)
 
     def add(self, one: Waiting) -> ConnectionId | None:
-        """Let it wait. Gives the connection that waits no more: an earlier one of its id, or its own, where all places are taken."""
+        """Let it wait. Gives the connection that waits no more: an earlier one of its id, or its own, where all of them are taken."""
         connection, node_id = one.received.connection, one.register.node_id
         assert connection not in self._by_connection, "a connection waits once"
         earlier = self._by_node.get(node_id)
@@ -64,9 +64,9 @@ class WaitingList:
             del self._by_node[one.register.node_id]
             self._may_be_let_in.pop(connection, None)
 
-    def note_free(self, node_id: NodeId, seat: str) -> None:
-        """Something has happened to a node: whoever waits for its id, its rank, the seat that it holds or its place may be let in."""
-        names = {node_id, NodeId(seat or node_id)}
+    def note_free(self, node_id: NodeId, slot: str) -> None:
+        """Something has happened to a node: whoever waits for its id, its rank, the slot that it holds or was started in may be let in."""
+        names = {node_id, NodeId(slot or node_id)}
         self._note(lambda one: not names.isdisjoint(_waits_for(one.register)))
 
     def note_due(self, now_ms: int) -> None:

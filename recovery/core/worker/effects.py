@@ -114,13 +114,13 @@ class FindCheckpoints(msgspec.Struct, frozen=True, tag="find_checkpoints"):
     """The rank is not this node's: its files are looked for where they are said to lie too."""
 
 
-class KeepPlaces(msgspec.Struct, frozen=True, tag="keep_places"):
+class KeepDirectories(msgspec.Struct, frozen=True, tag="keep_directories"):
     """A rank that was offered is this process's now: note where its files lie, so that later searches look there too."""
 
     rank: Rank
 
 
-class ConfirmPlace(msgspec.Struct, frozen=True, tag="confirm_place"):
+class ConfirmRank(msgspec.Struct, frozen=True, tag="confirm_place"):
     """Let the main thread step and save again after a pause: the scheduler still knows this incarnation."""
 
 
@@ -184,8 +184,8 @@ WorkerEffect = Union[
     ReplaceProcess,
     NoteAdmission,
     FindCheckpoints,
-    KeepPlaces,
-    ConfirmPlace,
+    KeepDirectories,
+    ConfirmRank,
     Retain,
     Fetch,
     RetainCopies,

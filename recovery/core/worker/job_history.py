@@ -90,7 +90,7 @@ def joined(past: m.JobHistory, of_store: m.JobHistory | None) -> m.JobHistory:
     )
 
 
-def of_place(own: m.JobHistory | None, others: Mapping[NodeId, m.JobHistory]) -> m.JobHistory | None:
+def of_slot(own: m.JobHistory | None, others: Mapping[NodeId, m.JobHistory]) -> m.JobHistory | None:
     """What the ids of one place know together: the newest plan that any of them was given, and where the earlier ones began.
 
     Args:

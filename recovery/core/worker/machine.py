@@ -33,7 +33,7 @@ from recovery.core.worker.checkpoint_messages import CheckpointMessages
 from recovery.core.worker.connection import Connection, GivenUp, Identity, LastAdmission
 from recovery.core.worker.departure import Departure, failure_of, leave_of, nothing_to_do
 from recovery.core.worker.effects import (
-    ConfirmPlace,
+    ConfirmRank,
     NoteAdmission,
     OpenRendezvous,
     Send,
@@ -187,7 +187,7 @@ class WorkerMachine:
             case m.Refused():
                 return self._on_refused(message, now_ms)
             case m.HeartbeatAck():
-                return [ConfirmPlace()] if self._heartbeats.confirms(message) else []
+                return [ConfirmRank()] if self._heartbeats.confirms(message) else []
             case m.Received():
                 return self._on_received(message)
             case m.Interrupt():

@@ -11,7 +11,7 @@ from recovery.core.effects import Log
 from recovery.core.ids import Rank
 from recovery.core.rules import Rules
 from recovery.core.worker.checkpoint_messages import CheckpointMessages
-from recovery.core.worker.effects import KeepPlaces, WorkerEffect
+from recovery.core.worker.effects import KeepDirectories, WorkerEffect
 from recovery.core.worker.transitions import WorkerState
 
 
@@ -54,4 +54,4 @@ class Standby:
     def on_plan(self, plan: m.Rollback) -> list[WorkerEffect]:
         """A plan has come: if it is of the rank that was offered, this process has taken it over."""
         offered, self._offered = self._offered, None
-        return [KeepPlaces(plan.rank)] if offered == plan.rank else []
+        return [KeepDirectories(plan.rank)] if offered == plan.rank else []

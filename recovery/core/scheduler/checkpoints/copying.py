@@ -86,7 +86,7 @@ def order(state: SchedulerState) -> list[SchedulerEffect]:
 def _all_are_here(state: SchedulerState) -> bool:
     """Is everybody connected? A scheduler that was restarted knows nobody's address before."""
     # Asked at each message: nobody is looked at while fewer speak than there are workers.
-    if len(state.speakers) < state.seats[m.Role.WORKER].taken:
+    if len(state.speakers) < state.slots[m.Role.WORKER].taken:
         return False
     return all(node.connection is not None for node in state.workers)
 

@@ -29,14 +29,14 @@ def on_checkpoint_report(
     is_committed = state.checkpoints.add(rank, held)
     records: list[Record] = [to_record(rank, held, CheckpointState.PUBLISHED)]
     if not is_committed:
-        places = state.checkpoints.places_differ(held.step)
-        if places:
+        positions = state.checkpoints.positions_differ(held.step)
+        if positions:
             records.append(
                 state.event(
                     EventKind.CHECKPOINT_NOT_COMMON,
                     generation=state.job.generation,
                     step=held.step,
-                    reason=f"the ranks have not taken the same batches: {places}",
+                    reason=f"the ranks have not taken the same batches: {positions}",
                 )
             )
         return [state.answer(node, report.request_id, records)]

@@ -50,7 +50,7 @@ def holders_here(
 def copies_for_plan(state: SchedulerState) -> dict[int, dict[Rank, HeldCheckpoint]]:
     """By step and rank: what a plan can go to although the rank's own node does not have it."""
     found: dict[int, dict[Rank, HeldCheckpoint]] = {}
-    for node in state.seated(Role.WORKER):
+    for node in state.slot_holders(Role.WORKER):
         rank = node.record.rank
         assert rank is not None, "a plan is for ranks"
         for step in state.checkpoints.copies.steps_of(rank):

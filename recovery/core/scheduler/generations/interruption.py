@@ -64,7 +64,7 @@ def _another_failure(state: SchedulerState, reason: str, now_ms: int) -> list[Sc
 
 def end_if_all_done(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     """The job has trained to the end when every rank has."""
-    if state.job.state is not JobState.RUNNING or not state.seats[m.Role.WORKER].all_done:
+    if state.job.state is not JobState.RUNNING or not state.slots[m.Role.WORKER].all_done:
         return []
     step = max(node.record.step for node in state.workers)
     reason = f"all {state.rules.world_size} ranks are done at step {step}"

@@ -75,12 +75,12 @@ def _assign_ranks(state: SchedulerState) -> list[Record]:
     records: list[Record] = []
     named: list[str] = []
     for role in (m.Role.WORKER, m.Role.SERVER):
-        seated = state.seated(role)
-        hosts = {NodeId(node.seat): node.record.host for node in seated}
-        kept = {NodeId(node.seat): node.record.rank for node in seated if node.record.rank is not None}
+        holders = state.slot_holders(role)
+        hosts = {NodeId(node.slot): node.record.host for node in holders}
+        kept = {NodeId(node.slot): node.record.rank for node in holders if node.record.rank is not None}
         assigned = ranks.keep(ranks.assign(hosts), kept)
-        for node in seated:
-            rank = assigned[NodeId(node.seat)]
+        for node in holders:
+            rank = assigned[NodeId(node.slot)]
             node.record = msgspec.structs.replace(node.record, rank=rank)
             records += [node.record, state.incarnation_record(node)]
             named.append(f"{node.record.node_id}={rank}")

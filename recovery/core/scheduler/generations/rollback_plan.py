@@ -19,7 +19,7 @@ def rollback_for(state: SchedulerState, node: Node) -> m.Rollback:
     generation = state.generations[-1]
     rank = node.record.rank
     assert rank is not None, "a plan is for ranks"
-    local_rank, local_world_size = _local_places(state)[rank]
+    local_rank, local_world_size = _local_ranks(state)[rank]
     of_memory = state.live.source_of(rank)
     loads_own = of_memory is None or (of_memory.is_checkpoint and of_memory.rank == rank)
     file = state.checkpoints.file_of(rank, generation.step) if loads_own else None
@@ -51,17 +51,17 @@ def rollback_for(state: SchedulerState, node: Node) -> m.Rollback:
     )
 
 
-def _local_places(state: SchedulerState) -> dict[Rank, tuple[int, int]]:
+def _local_ranks(state: SchedulerState) -> dict[Rank, tuple[int, int]]:
     """Each rank's (local rank, local world size), found once for each generation."""
     generation = (state.job.run, state.job.generation)
-    if state.local_places is None or state.local_places[0] != generation:
+    if state.local_ranks is None or state.local_ranks[0] != generation:
         hosts = {
             worker.record.rank: worker.record.host
             for worker in state.workers
             if worker.record.rank is not None
         }
-        state.local_places = (generation, ranks.local_places(hosts))
-    return state.local_places[1]
+        state.local_ranks = (generation, ranks.local_ranks(hosts))
+    return state.local_ranks[1]
 
 
 def why_there(

@@ -16,8 +16,8 @@ from recovery.core.policy.registration import (
     Refuse,
     Replaced,
     Resume,
-    Seats,
     Situation,
+    Slots,
     Token,
     Window,
     decide,
@@ -31,7 +31,7 @@ from recovery.core.scheduler.effects import (
     Send,
     SetTimer,
 )
-from recovery.core.scheduler.membership import places, proof
+from recovery.core.scheduler.membership import proof, slot_offers
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import RUN_FINISHED, SchedulerState
 from recovery.core.scheduler.stimuli import MessageReceived
@@ -48,8 +48,8 @@ def admit_or_refuse(
 ) -> list[SchedulerEffect]:
     """Let a node in, or refuse it. A refusal changes nothing of the holder, its lease and its window included."""
     node = state.nodes.get(register.node_id)
-    place = places.find(state, node, register)
-    fault = _violation(state, register, place)
+    offer = slot_offers.find(state, node, register)
+    fault = _violation(state, register, offer)
     if fault is not None:
         return refuse(state, received, register, fault, now_ms)
     if node is not None and node.record.reason == RUN_FINISHED and _token_of(node, register) is Token.SAME:
@@ -59,7 +59,7 @@ def admit_or_refuse(
     handed_over = _handed_over(node, register)
     if handed_over is not None:
         return [Persist((), (Answer(received.connection, handed_over),))]
-    decision = decide(_applicant(state, node, register, place, now_ms), state.rules)
+    decision = decide(_applicant(state, node, register, offer, now_ms), state.rules)
     match decision:
         case Refuse():
             if decision.retry_after_ms:
@@ -67,9 +67,9 @@ def admit_or_refuse(
             return refuse(state, received, register, decision, now_ms)
         case Resume():
             assert node is not None, "only a known node resumes"
-            return _resume(state, node, received, register, place, now_ms)
+            return _resume(state, node, received, register, offer, now_ms)
         case Admit():
-            return _admit(state, node, received, register, place, now_ms)
+            return _admit(state, node, received, register, offer, now_ms)
         case _:
             assert_never(decision)
 
@@ -104,7 +104,7 @@ def job_fault_of(state: SchedulerState, register: m.Register) -> Refuse | None:
     return None
 
 
-def _violation(state: SchedulerState, register: m.Register, place: places.SlotOffer) -> Refuse | None:
+def _violation(state: SchedulerState, register: m.Register, offer: slot_offers.SlotOffer) -> Refuse | None:
     """What makes this process no member of this run under this id. A rank that is given is given, and a standby needs none."""
     fault = job_fault_of(state, register)
     if fault is not None:
@@ -117,21 +117,21 @@ def _violation(state: SchedulerState, register: m.Register, place: places.SlotOf
             "Give each process its own id.",
         )
     has_rank = node is not None and node.record.rank is not None
-    asks_for_no_seat = bool(register.standby or register.replaces) and place.seats is Seats.NONE
-    if has_rank or asks_for_no_seat or place.seats in (Seats.STANDBY, Seats.HELD):
+    asks_for_no_slot = bool(register.standby or register.replaces) and offer.slots is Slots.NONE
+    if has_rank or asks_for_no_slot or offer.slots in (Slots.STANDBY, Slots.HELD):
         return None
-    name = NodeId(place.seat or register.node_id)
-    misfit = state.seats[register.role].names.violation(name, state.seat_count(register.role))
+    name = NodeId(offer.slot or register.node_id)
+    misfit = state.slots[register.role].names.violation(name, state.slot_count(register.role))
     return Refuse("NODE_ID_INVALID", f"{misfit}. Give each process its own id.") if misfit else None
 
 
 def _applicant(
-    state: SchedulerState, node: Node | None, register: m.Register, place: places.SlotOffer, now_ms: int
+    state: SchedulerState, node: Node | None, register: m.Register, offer: slot_offers.SlotOffer, now_ms: int
 ) -> Applicant:
-    seats = place.seats
+    slots = offer.slots
     if node is None:
         token = Token.NONE if register.token is None else Token.FOREIGN
-        situation = Situation(Held.UNKNOWN, token, Window.OVER, seats)
+        situation = Situation(Held.UNKNOWN, token, Window.OVER, slots)
         return Applicant(
             node_id=register.node_id,
             situation=situation,
@@ -139,10 +139,10 @@ def _applicant(
             suspect_left_ms=0,
             window_left_ms=0,
             standby=register.standby,
-            replaced=_replaced(place, now_ms),
+            replaced=_replaced(offer, now_ms),
         )
-    held = node.held(has_seat=seats is Seats.FREE)
-    situation = Situation(held, _token_of(node, register), node.window(now_ms), seats)
+    held = node.held(has_slot=slots is Slots.FREE)
+    situation = Situation(held, _token_of(node, register), node.window(now_ms), slots)
     suspect = node.record.state is NodeState.SUSPECT
     return Applicant(
         node_id=register.node_id,
@@ -151,12 +151,12 @@ def _applicant(
         suspect_left_ms=max(1, node.suspect_until_ms - now_ms) if suspect else ASK_AGAIN_MS,
         window_left_ms=max(0, node.window_ends_ms - now_ms),
         standby=register.standby,
-        replaced=_replaced(place, now_ms),
+        replaced=_replaced(offer, now_ms),
     )
 
 
-def _replaced(place: places.SlotOffer, now_ms: int) -> Replaced | None:
-    holder = place.held_by
+def _replaced(offer: slot_offers.SlotOffer, now_ms: int) -> Replaced | None:
+    holder = offer.held_by
     if holder is None:
         return None
     is_connected = holder.record.state is NodeState.LIVE
@@ -165,7 +165,7 @@ def _replaced(place: places.SlotOffer, now_ms: int) -> Replaced | None:
         is_connected=is_connected,
         silent_ms=now_ms - holder.heard_ms,
         ask_again_ms=ASK_AGAIN_MS if is_connected else max(1, holder.suspect_until_ms - now_ms),
-        fills=place.fills,
+        fills=offer.fills,
     )
 
 
@@ -250,7 +250,7 @@ def _resume(
     node: Node,
     received: MessageReceived,
     register: m.Register,
-    place: places.SlotOffer,
+    offer: slot_offers.SlotOffer,
     now_ms: int,
 ) -> list[SchedulerEffect]:
     effects = _close_older_connection(state, node)
@@ -270,11 +270,11 @@ def _resume(
     _connect(state, node, received.connection, register, now_ms)
     reason = "a new connection" if was_here else "it came back"
     rows: list[Record] = []
-    if place.seats is Seats.FREE and place.seat != node.seat:
-        # It waited as a standby, and while the job forms a seat has become free.
-        rows = places.give_up_name(state, place.seat, register.node_id, register.role)
-        node.seat = place.seat
-        rows.append(node.seat_record)
+    if offer.slots is Slots.FREE and offer.slot != node.slot:
+        # It waited as a standby, and while the job forms a slot has become free.
+        rows = slot_offers.give_up_name(state, offer.slot, register.node_id, register.role)
+        node.slot = offer.slot
+        rows.append(node.slot_record)
     event = state.node_event(EventKind.NODE_RESUMED, node, reason=reason)
     admitted = _admitted(state, node, register, token, resumed=True)
     rows += proof.note_process(node, register.process)
@@ -287,13 +287,13 @@ def _admit(
     node: Node | None,
     received: MessageReceived,
     register: m.Register,
-    place: places.SlotOffer,
+    offer: slot_offers.SlotOffer,
     now_ms: int,
 ) -> list[SchedulerEffect]:
     record = NodeRecord(
         node_id=register.node_id,
         role=register.role,
-        rank=node.record.rank if node and place.seat else None,
+        rank=node.record.rank if node and offer.slot else None,
         incarnation=Incarnation(node.record.incarnation + 1 if node else 1),
         state=NodeState.LIVE,
         token_digest=token_digest(received.fresh_token),
@@ -302,16 +302,16 @@ def _admit(
         pid=register.pid,
     )
     effects = _close_older_connection(state, node) if node else []
-    rows = places.give_up_name(state, place.seat, register.node_id, register.role)
-    own_name = place.seat == register.node_id and not (node is not None and node.seat_is_stored)
-    node = Node(record, heard_ms=now_ms, seat=None if own_name else place.seat)
+    rows = slot_offers.give_up_name(state, offer.slot, register.node_id, register.role)
+    own_name = offer.slot == register.node_id and not (node is not None and node.slot_is_stored)
+    node = Node(record, heard_ms=now_ms, slot=None if own_name else offer.slot)
     state.put(node)
     state.vacancies.declined.pop(register.node_id, None)
     state.vacancies.reported_declines.pop(register.node_id, None)
     node.came_from = received.peer
     _connect(state, node, received.connection, register, now_ms)
-    if node.seat_is_stored:
-        rows.append(node.seat_record)
+    if node.slot_is_stored:
+        rows.append(node.slot_record)
     event = state.node_event(EventKind.NODE_ADMITTED, node, details=_standing(node))
     admitted = _admitted(state, node, register, received.fresh_token, resumed=False)
     rows += proof.note_process(node, register.process)
@@ -323,7 +323,7 @@ def _standing(node: Node) -> str:
     """How it is let in, where that is not on a place of its own name."""
     if node.is_standby:
         return AS_STANDBY
-    return f"on the place of {node.seat}" if node.seat != node.record.node_id else ""
+    return f"in the slot of {node.slot}" if node.slot != node.record.node_id else ""
 
 
 def _connect(

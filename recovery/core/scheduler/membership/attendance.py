@@ -19,7 +19,7 @@ DECLINES_NAMED = 8
 
 def all_ranks_ready(state: SchedulerState) -> bool:
     """Is every rank live and ready, and every server here while the job forms?"""
-    workers, servers = state.seats[m.Role.WORKER], state.seats[m.Role.SERVER]
+    workers, servers = state.slots[m.Role.WORKER], state.slots[m.Role.SERVER]
     if workers.taken < state.rules.world_size:
         return False
     if state.job.state is JobState.FORMING and servers.taken < state.rules.server_count:
@@ -70,14 +70,14 @@ def _who_is_missing(state: SchedulerState) -> str:
 
 def who_declined(state: SchedulerState) -> str:
     """Which standbys were asked to take the rank of somebody who is gone and did not, and what each lacks. Begins with a semicolon, or is empty."""
-    holders = state.seats[m.Role.WORKER].holders
+    holders = state.slots[m.Role.WORKER].holders
     declined = [
-        f"{name} did not take the rank of {holders[seat]}: {reason}"
-        for name, of_seats in sorted(
+        f"{name} did not take the rank of {holders[slot]}: {reason}"
+        for name, of_slots in sorted(
             state.vacancies.declined.items(), key=lambda item: ranks.natural_key(item[0])
         )
-        for seat, reason in of_seats.items()
-        if state.nodes[holders[seat]].record.state in (NodeState.LOST, NodeState.LEFT)
+        for slot, reason in of_slots.items()
+        if state.nodes[holders[slot]].record.state in (NodeState.LOST, NodeState.LEFT)
     ]
     more = [f"and {len(declined) - DECLINES_NAMED} more declined"] if len(declined) > DECLINES_NAMED else []
     return "".join(f"; {one}" for one in (*declined[:DECLINES_NAMED], *more))
@@ -95,7 +95,7 @@ def _attendance(state: SchedulerState, role: m.Role, wanted: int) -> _Attendance
     name = "worker" if role is m.Role.WORKER else "server"
     here: list[str] = []
     missing: list[str] = []
-    for node in sorted(state.seated(role), key=lambda one: ranks.natural_key(one.record.node_id)):
+    for node in sorted(state.slot_holders(role), key=lambda one: ranks.natural_key(one.record.node_id)):
         (here if node.record.state is NodeState.LIVE else missing).append(node.record.node_id)
     unknown = wanted - len(here) - len(missing)
     if unknown:

@@ -14,7 +14,7 @@ from recovery.core.scheduler import job_end
 from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect, Send, SetTimer
 from recovery.core.scheduler.facts import GivenUp
 from recovery.core.scheduler.job import JobFact
-from recovery.core.scheduler.membership import places, proof
+from recovery.core.scheduler.membership import proof, slot_offers
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
 from recovery.core.scheduler.stimuli import ConnectionLost, MessageReceived, ProcessGone
@@ -82,7 +82,7 @@ def on_process_gone(state: SchedulerState, gone: ProcessGone, now_ms: int) -> li
 
 def on_leave(state: SchedulerState, node: Node, leave: m.Leave) -> list[SchedulerEffect]:
     """It goes on purpose: its id is free at once, and a worker's generation is over."""
-    state.waiting.note_free(node.record.node_id, node.seat)
+    state.waiting.note_free(node.record.node_id, node.slot)
     record = node.move(NodeState.LEFT, reason=leave.reason)
     event = state.node_event(EventKind.NODE_LEFT, node, reason=leave.reason)
     if record.role is m.Role.WORKER and not node.is_standby:
@@ -139,7 +139,7 @@ def _learn(state: SchedulerState, node: Node, reason: str, now_ms: int) -> list[
     if proof.end_window(state, node, now_ms):
         node.record = msgspec.structs.replace(node.record, rejoin_left_ms=0)
         records.append(node.record)
-        state.waiting.note_free(node.record.node_id, node.seat)
+        state.waiting.note_free(node.record.node_id, node.slot)
         details = RETURNS_AT_ONCE
     if not records:
         return []
@@ -168,9 +168,9 @@ def give_up(state: SchedulerState, node: Node, reason: str, now_ms: int) -> list
         return []
     if node.is_standby:
         # It had no rank itself, and may have been the last one that came for one.
-        awaited = places.wanted_slot(state, node.record.node_id, node.replaces)
+        awaited = slot_offers.wanted_slot(state, node.record.node_id, node.replaces)
         return [] if awaited is None else give_up(state, awaited, reason, now_ms)
-    if node.record.role is m.Role.WORKER and state.seats[m.Role.WORKER].standbys:
+    if node.record.role is m.Role.WORKER and state.slots[m.Role.WORKER].standbys:
         state.vacancies.pending_failure.add(node.record.node_id)
         return []
     return _fail(state, f"{node.record.node_id}: {reason}", now_ms)
@@ -178,7 +178,7 @@ def give_up(state: SchedulerState, node: Node, reason: str, now_ms: int) -> list
 
 def _give_up_unknown(state: SchedulerState, exited: m.Exited, now_ms: int) -> list[SchedulerEffect]:
     """It was never here, and is not started again: the job cannot begin without it, or go on without whose rank it came for."""
-    awaited = places.wanted_slot(state, exited.node_id)
+    awaited = slot_offers.wanted_slot(state, exited.node_id)
     if awaited is not None:
         state.facts.given_up.append(GivenUp(awaited, exited.reason))
         return []
@@ -204,7 +204,7 @@ def _lose(state: SchedulerState, node: Node, reason: str, now_ms: int) -> list[S
     details = RETURNS_AT_ONCE if proof.end_window(state, node, now_ms) else ""
     record = node.move(NodeState.LOST, reason=reason, rejoin_left_ms=max(0, node.window_ends_ms - now_ms))
     node.ready, node.done = None, False
-    state.waiting.note_free(record.node_id, node.seat)
+    state.waiting.note_free(record.node_id, node.slot)
     connection = state.disconnect(node)
     effects: list[SchedulerEffect] = []
     if connection is not None:
@@ -244,7 +244,7 @@ def _keep_rank(state: SchedulerState, node: Node, now_ms: int) -> list[Scheduler
         return []
     text = f"{node.record.node_id} starts its program again, so no standby is offered its rank"
     limit = f"within its lease (MS_NODE_TIMEOUT={state.rules.lease_ms / 1000:g})"
-    # When the timer is due, seats are looked at as after every stimulus.
+    # When the timer is due, slots are looked at as after every stimulus.
     due = SetTimer(GraceTimer(node.record.node_id), node.heard_ms + state.rules.lease_ms)
     return [Log("rank_kept", f"{text} {limit}"), due]
 

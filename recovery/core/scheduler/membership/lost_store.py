@@ -16,11 +16,11 @@ from recovery.core.checkpoints import CheckpointIndex
 from recovery.core.effects import Exit, Log
 from recovery.core.ids import Incarnation, NodeId, Rank
 from recovery.core.policy import rebuild, rollback
-from recovery.core.policy.ranks import natural_key, place_of
+from recovery.core.policy.ranks import natural_key, slot_of
 from recovery.core.policy.registration import Refuse
 from recovery.core.records import EventKind, NodeState, Record, RunRecord
 from recovery.core.scheduler.effects import SchedulerEffect, SetTimer
-from recovery.core.scheduler.membership import places, proof
+from recovery.core.scheduler.membership import proof, slot_offers
 from recovery.core.scheduler.membership.admission import job_fault_of, refuse
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
@@ -84,22 +84,24 @@ def _end(state: SchedulerState, reason: str) -> Exit:
     return Exit(STORE_LOST, reason)
 
 
-def seat_standbys(state: SchedulerState) -> list[Record]:
-    """While a store is built again: who came when all seats were taken, or knows to have had a rank, sits down on one that is free.
+def give_slots_to_standbys(state: SchedulerState) -> list[Record]:
+    """While a store is built again: who came when all slots were taken, or knows to have had a rank, takes a slot that is free.
 
     First those whose own place it is. Which of them has which rank is only decided when all ranks are here. Gives the rows.
     """
-    seats, rows = state.seats[m.Role.WORKER], list[Record]()
-    if not state.builds_again or seats.taken >= state.rules.worker_count or not seats.standbys:
+    slots, rows = state.slots[m.Role.WORKER], list[Record]()
+    if not state.builds_again or slots.taken >= state.rules.worker_count or not slots.standbys:
         return rows
-    may_sit = [node for node in state.nodes.values() if _may_sit(node)]
-    left = set(seats.holders) - set(seats.names)
-    for node in sorted(may_sit, key=lambda one: (_place(one) not in left, natural_key(one.record.node_id))):
+    may_take = [node for node in state.nodes.values() if _may_sit(node)]
+    left = set(slots.holders) - set(slots.names)
+    for node in sorted(
+        may_take, key=lambda one: (_home_slot(one) not in left, natural_key(one.record.node_id))
+    ):
         name = _free_name(state, node)
-        if name and seats.taken < state.rules.worker_count:
-            rows += places.give_up_name(state, name, node.record.node_id, node.record.role)
-            node.seat = name
-            rows.append(node.seat_record)
+        if name and slots.taken < state.rules.worker_count:
+            rows += slot_offers.give_up_name(state, name, node.record.node_id, node.record.role)
+            node.slot = name
+            rows.append(node.slot_record)
     return rows
 
 
@@ -108,21 +110,21 @@ def _may_sit(node: Node) -> bool:
     return node.is_standby and node.record.state is NodeState.LIVE and (had_rank or not node.waits_by_choice)
 
 
-def _place(node: Node) -> str:
-    return place_of(node.record.node_id, node.replaces)
+def _home_slot(node: Node) -> str:
+    return slot_of(node.record.node_id, node.replaces)
 
 
 def _free_name(state: SchedulerState, node: Node) -> str:
-    """By which name its seat may be called: where integers are the ranks, an integer; empty: by none, for now."""
-    seats, count = state.seats[m.Role.WORKER], state.rules.worker_count
+    """By which name its slot may be called: where integers are the ranks, an integer; empty: by none, for now."""
+    slots, count = state.slots[m.Role.WORKER], state.rules.worker_count
     own = node.record.node_id
-    if node.waits_by_choice and count > 1 and not seats.taken:
+    if node.waits_by_choice and count > 1 and not slots.taken:
         # Whether integers are the ranks is for the ids of the others to say.
         return ""
-    taken = set(seats.names)
-    names = [_place(node), own, *map(str, range(count)), *state.nodes]
+    taken = set(slots.names)
+    names = [_home_slot(node), own, *map(str, range(count)), *state.nodes]
     fitting = (
-        name for name in map(NodeId, names) if name not in taken and not seats.names.violation(name, count)
+        name for name in map(NodeId, names) if name not in taken and not slots.names.violation(name, count)
     )
     return next(fitting, "")
 
@@ -231,7 +233,7 @@ def take_up(state: SchedulerState) -> Union[list[Record], Exit]:
             state, f"had {built.worker_count} workers, here are {state.rules.worker_count} (MS_WORKER_NUM)"
         )
     _become(state, built)
-    rows = _give_seats(state, built, pasts)
+    rows = _give_slots(state, built, pasts)
     for node in state.workers:
         past = pasts.get(node.record.node_id)
         if past is not None:
@@ -270,43 +272,43 @@ def _take_up_copies(state: SchedulerState, pasts: Mapping[NodeId, m.JobHistory])
     return rows
 
 
-def _give_seats(
+def _give_slots(
     state: SchedulerState, built: rebuild.Rebuilt, pasts: Mapping[NodeId, m.JobHistory]
 ) -> list[Record]:
-    """Who held a rank until the end has a seat, and who was replaced has none: the processes came in any order. The rows of both.
+    """Who held a rank until the end has a slot, and who was replaced has none: the processes came in any order. The rows of both.
 
-    A seat is called by the place in which its rank was held first, as far as that is known: there its launcher starts it again.
+    A slot is called by the place in which its rank was held first, as far as that is known: there its launcher starts it again.
     """
-    seated = {node.record.node_id for node in state.workers}
-    without_rank = [node_id for node_id in seated if node_id not in built.ranks]
-    too_many = len(seated | set(built.ranks)) - len(seated)
+    holders = {node.record.node_id for node in state.workers}
+    without_rank = [node_id for node_id in holders if node_id not in built.ranks]
+    too_many = len(holders | set(built.ranks)) - len(holders)
     replaced = sorted(without_rank, key=natural_key)[:too_many]
     names = _names(state, built, pasts)
     for node_id in sorted(set(without_rank) - set(replaced), key=natural_key):
-        own = state.nodes[node_id].seat
+        own = state.nodes[node_id].slot
         names[node_id] = next(name for name in (own, node_id, *state.nodes) if name not in names.values())
     changed = [
         node
         for node_id, node in state.nodes.items()
-        if node.record.role is m.Role.WORKER and node.seat != names.get(node_id, "")
+        if node.record.role is m.Role.WORKER and node.slot != names.get(node_id, "")
     ]
     for node in changed:
-        node.seat = ""
+        node.slot = ""
     for node in changed:
-        node.seat = names.get(node.record.node_id, "")
-    return [node.seat_record for node in changed]
+        node.slot = names.get(node.record.node_id, "")
+    return [node.slot_record for node in changed]
 
 
 def _names(
     state: SchedulerState, built: rebuild.Rebuilt, pasts: Mapping[NodeId, m.JobHistory]
 ) -> dict[NodeId, str]:
-    """How the seat of each holder of a rank is called."""
+    """How the slot of each holder of a rank is called."""
     first: dict[Rank, str] = {}
     for node_id in sorted(pasts, key=lambda name: (pasts[name].generation, natural_key(name))):
         past = pasts[node_id]
         noted_by = past.noted_by or node_id
         replaces = node_id if past.noted_by else state.nodes[node_id].replaces
-        first.setdefault(past.rank, place_of(noted_by, replaces))
+        first.setdefault(past.rank, slot_of(noted_by, replaces))
     names: dict[NodeId, str] = {}
     for node_id in sorted(built.ranks, key=lambda name: (pasts[name].generation, natural_key(name))):
         choice = (first[built.ranks[node_id]], node_id, *state.nodes)

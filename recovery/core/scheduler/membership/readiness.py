@@ -5,7 +5,7 @@ from __future__ import annotations
 from recovery.core import messages as m
 from recovery.core.effects import Answer, Persist
 from recovery.core.policy import rollback
-from recovery.core.policy.ranks import is_of_place, place_of
+from recovery.core.policy.ranks import is_in_slot, slot_of
 from recovery.core.policy.retention import INDEXED_STEPS
 from recovery.core.records import CheckpointState, EventKind, JobState, Record, to_record
 from recovery.core.scheduler.effects import SchedulerEffect
@@ -68,7 +68,7 @@ def take_report(state: SchedulerState, node: Node, ready: m.Ready) -> list[Sched
 
 
 def _is_of_no_rank(node: Node, ready: m.Ready) -> bool:
-    """Does it list other files than those of the node's rank? A process that has just taken a place lists those of its own name too."""
+    """Does it list other files than those of the node's rank? A process that has just taken a slot lists those of its own name too."""
     if node.is_standby or (node.took_over and not ready.generation):
         return ready.rank != node.record.rank
     return ready.rank not in (None, node.record.rank)
@@ -80,15 +80,15 @@ def _received(node: Node, ready: m.Ready) -> Answer:
 
 
 def _note_copies(state: SchedulerState, node: Node, ready: m.Ready) -> list[Record]:
-    """It has looked for copies: the rows that change. What lies at its place is not its predecessor's any more."""
+    """It has looked for copies: the rows that change. What lies at its slot is not its predecessor's any more."""
     state.copying.said_by[node.record.node_id] = node.record.incarnation
     rows: list[Record] = [*state.checkpoints.copies.replace(node.record.node_id, _copies(state, ready))]
     if node.replaces:
-        place = place_of(node.record.node_id, node.replaces)
-        reason = f"{node.record.node_id} has its place now"
+        slot = slot_of(node.record.node_id, node.replaces)
+        reason = f"{node.record.node_id} has its slot now"
         for other in state.nodes.values():
             name = other.record.node_id
-            if other is not node and is_of_place(name, place) and other.connection is None:
+            if other is not node and is_in_slot(name, slot) and other.connection is None:
                 rows += state.checkpoints.copies.replace(name, (), reason)
     return rows
 

@@ -1,4 +1,4 @@
-"""Standbys take over lost ranks: which seat is offered to whom, what an answer means, and how a seat changes hands.
+"""Standbys take over lost ranks: which slot is offered to whom, what an answer means, and how a slot changes hands.
 
 Nothing of this is stored but the result: a scheduler that is restarted asks again.
 """
@@ -22,7 +22,7 @@ from recovery.core.scheduler.checkpoints import sources
 from recovery.core.scheduler.drain_states import DrainState
 from recovery.core.scheduler.effects import SchedulerEffect, SetTimer
 from recovery.core.scheduler.job import WAITING
-from recovery.core.scheduler.membership import attendance, lost_store, places
+from recovery.core.scheduler.membership import attendance, lost_store, slot_offers
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
 from recovery.core.scheduler.timers import OfferTimer
@@ -32,16 +32,16 @@ from recovery.core.scheduler.vacancies import OpenOffer
 
 
 def offer_vacant(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
-    """Ask a standby for each vacant seat that nobody is asked for. Called after every stimulus."""
+    """Ask a standby for each vacant slot that nobody is asked for. Called after every stimulus."""
     effects: list[SchedulerEffect] = _withdraw(state)
-    seated = lost_store.seat_standbys(state)
-    if seated:
-        return [*effects, Persist(tuple(seated))]
-    seats = state.seats[m.Role.WORKER]
+    rows = lost_store.give_slots_to_standbys(state)
+    if rows:
+        return [*effects, Persist(tuple(rows))]
+    slots = state.slots[m.Role.WORKER]
     asked = len(state.vacancies.offers)
     # Counted, since this is looked at after each message: of a large job everybody speaks while one rank is waited for.
-    nobody_to_ask = seats.standbys <= asked and not state.vacancies.pending_failure
-    if state.job.state not in WAITING or nobody_to_ask or seats.absent <= asked:
+    nobody_to_ask = slots.standbys <= asked and not state.vacancies.pending_failure
+    if state.job.state not in WAITING or nobody_to_ask or slots.absent <= asked:
         return effects
     standbys = _not_asked(state)
     for holder, vacancy in _vacant(state, now_ms):
@@ -55,35 +55,35 @@ def offer_vacant(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
         elif standby is None:
             effects += _nobody_left(state, holder, now_ms)
             if state.job_ended:
-                # Nobody is waited for any more, so no other seat is looked at.
+                # Nobody is waited for any more, so no other slot is looked at.
                 return effects
         elif vacancy is Vacancy.OFFER:
             del standbys[standby.record.node_id]
             effects += _offer(state, holder, standby, now_ms)
         else:
-            sitter = _candidate(state, holder, _who_may_sit_down(state, holder, standbys))
-            if sitter is not None:
-                del standbys[sitter.record.node_id]
-                effects.append(Persist(tuple(_move(state, holder, sitter))))
+            chosen = _candidate(state, holder, _may_take_slot(state, holder, standbys))
+            if chosen is not None:
+                del standbys[chosen.record.node_id]
+                effects.append(Persist(tuple(_move(state, holder, chosen))))
     return effects
 
 
 def _vacant(state: SchedulerState, now_ms: int) -> list[tuple[Node, Vacancy]]:
-    """Whose seats are to be given away and are not offered yet, by rank."""
+    """Whose slots are to be given away and are not offered yet, by rank."""
     found = [
         (node, policy.vacancy(node.record.state, state.job.state, has_rank=node.record.rank is not None))
         for node in state.nodes.values()
-        if node.record.role is m.Role.WORKER and node.seat and node.seat not in state.vacancies.offers
+        if node.record.role is m.Role.WORKER and node.slot and node.slot not in state.vacancies.offers
         if not node.keeps_rank(now_ms, state.rules.lease_ms)
     ]
     return sorted(
         ((node, vacancy) for node, vacancy in found if vacancy is not Vacancy.NOT),
-        key=lambda one: (one[0].record.rank or 0, natural_key(one[0].seat)),
+        key=lambda one: (one[0].record.rank or 0, natural_key(one[0].slot)),
     )
 
 
 def _not_asked(state: SchedulerState) -> dict[NodeId, policy.Candidate]:
-    """The standbys that are here and were asked for no seat. None of a host that ranks are just leaving."""
+    """The standbys that are here and were asked for no slot. None of a host that ranks are just leaving."""
     asked = {offer.standby for offer in state.vacancies.offers.values()}
     left_hosts = _hosts_being_left(state)
     return {
@@ -100,12 +100,12 @@ def _not_asked(state: SchedulerState) -> dict[NodeId, policy.Candidate]:
 
 
 def _comes_for(state: SchedulerState, standby: Node) -> str:
-    """The vacant seat that it was started for, unless it has declined that one; empty: it takes any."""
+    """The vacant slot that it was started for, unless it has declined that one; empty: it takes any."""
     name = standby.record.node_id
-    holder = places.wanted_slot(state, name, standby.replaces)
-    if holder is None or holder.seat in state.vacancies.declined.get(name, ()):
+    holder = slot_offers.wanted_slot(state, name, standby.replaces)
+    if holder is None or holder.slot in state.vacancies.declined.get(name, ()):
         return ""
-    return holder.seat
+    return holder.slot
 
 
 def _hosts_being_left(state: SchedulerState) -> frozenset[str]:
@@ -118,13 +118,13 @@ def _hosts_being_left(state: SchedulerState) -> frozenset[str]:
 def _candidate(
     state: SchedulerState, holder: Node, standbys: Mapping[NodeId, policy.Candidate]
 ) -> Node | None:
-    declined = {node_id for node_id, seats in state.vacancies.declined.items() if holder.seat in seats}
+    declined = {node_id for node_id, slots in state.vacancies.declined.items() if holder.slot in slots}
     chosen = policy.next_candidate(_wanted(holder), standbys.values(), declined)
     return None if chosen is None else state.nodes[chosen.node_id]
 
 
 def _wanted(holder: Node) -> policy.Wanted:
-    return policy.Wanted(seat=holder.seat, host=holder.record.host)
+    return policy.Wanted(slot=holder.slot, host=holder.record.host)
 
 
 def _last_resort(
@@ -139,21 +139,21 @@ def _last_resort(
         one
         for one in standbys.values()
         if one.host == holder.record.host
-        and (state.nodes[one.node_id].replaces or first_id(one.node_id) == first_id(NodeId(holder.seat)))
+        and (state.nodes[one.node_id].replaces or first_id(one.node_id) == first_id(NodeId(holder.slot)))
     ]
     chosen = policy.next_candidate(_wanted(holder), beside, ())
     return None if chosen is None else state.nodes[chosen.node_id]
 
 
-def _who_may_sit_down(
+def _may_take_slot(
     state: SchedulerState, holder: Node, standbys: Mapping[NodeId, policy.Candidate]
 ) -> Mapping[NodeId, policy.Candidate]:
-    """Who may have the seat of a lost one that was given no rank yet.
+    """Who may have the slot of a lost one that was given no rank yet.
 
-    While a lost store is built again, only the workers know who had which rank (lost_store.py seats them). A standby then takes the
-    seat of none that may still come and say so.
+    While a lost store is built again, only the workers know who had which rank (lost_store.py gives them their slots). A standby then takes the
+    slot of none that may still come and say so.
     """
-    if state.seats[m.Role.WORKER].taken >= state.rules.worker_count:
+    if state.slots[m.Role.WORKER].taken >= state.rules.worker_count:
         return {}
     return (
         standbys if not state.builds_again or holder.record.node_id in state.vacancies.pending_failure else {}
@@ -163,19 +163,19 @@ def _who_may_sit_down(
 def _offer(
     state: SchedulerState, holder: Node, standby: Node, now_ms: int, *, is_last: bool = False
 ) -> list[SchedulerEffect]:
-    seat, name = holder.seat, standby.record.node_id
+    slot, name = holder.slot, standby.record.node_id
     until_ms = now_ms + state.rules.abort_timeout_ms
-    state.vacancies.offers[seat] = OpenOffer(name, until_ms, is_last)
+    state.vacancies.offers[slot] = OpenOffer(name, until_ms, is_last)
     text = f"rank {holder.record.rank} of {holder.record.node_id} is offered to {name}"
     if is_last:
         text += " with whatever it can read: no standby reads more"
     is_news = is_last or all(
-        reported != seat for reported, _ in state.vacancies.reported_declines.get(name, ())
+        reported != slot for reported, _ in state.vacancies.reported_declines.get(name, ())
     )
     return [
         *([Log("takeover_offered", text)] if is_news else []),
         _offer_to(state, standby, holder),
-        SetTimer(OfferTimer(seat), until_ms),
+        SetTimer(OfferTimer(slot), until_ms),
     ]
 
 
@@ -187,11 +187,11 @@ def ask_holder(state: SchedulerState, node: Node, now_ms: int) -> list[Scheduler
     """
     wait_ms = state.rules.abort_timeout_ms << node.asked
     node.asked, node.ask_again_ms = node.asked + 1, now_ms + wait_ms
-    return [_offer_to(state, node, node), SetTimer(OfferTimer(node.seat), node.ask_again_ms)]
+    return [_offer_to(state, node, node), SetTimer(OfferTimer(node.slot), node.ask_again_ms)]
 
 
-def _ask_holder_again(state: SchedulerState, seat: str, now_ms: int) -> list[SchedulerEffect]:
-    holder = state.nodes.get(state.seats[m.Role.WORKER].holders.get(seat, NodeId("")))
+def _ask_holder_again(state: SchedulerState, slot: str, now_ms: int) -> list[SchedulerEffect]:
+    holder = state.nodes.get(state.slots[m.Role.WORKER].holders.get(slot, NodeId("")))
     if holder is None or not holder.asked or holder.connection is None or now_ms < holder.ask_again_ms:
         return []
     text = f"{holder.record.node_id} has not said what it can read of rank {holder.record.rank}; it is asked again"
@@ -213,7 +213,7 @@ def _offer_to(state: SchedulerState, node: Node, holder: Node) -> Persist:
     offer = m.Offer(
         run=state.job.run,
         rank=rank,
-        replaced=NodeId(holder.seat) if holder is node else holder.record.node_id,
+        replaced=NodeId(holder.slot) if holder is node else holder.record.node_id,
         committed_step=step,
         held=newest_that_fit(
             state.checkpoints.held_by(rank),
@@ -257,8 +257,8 @@ def _one_may_come_back(state: SchedulerState) -> bool:
 def answered(state: SchedulerState, standby: Node, ready: m.Ready) -> list[Record]:
     """A standby has said what it can read of a rank's files; what is to be written. It has the rank if that suffices."""
     name = standby.record.node_id
-    seat = next((seat for seat, offer in state.vacancies.offers.items() if offer.standby == name), "")
-    holder = state.nodes.get(state.seats[m.Role.WORKER].holders.get(seat, NodeId("")))
+    slot = next((slot for slot, offer in state.vacancies.offers.items() if offer.standby == name), "")
+    holder = state.nodes.get(state.slots[m.Role.WORKER].holders.get(slot, NodeId("")))
     if holder is None or holder.record.rank != ready.rank:
         # Too late: another one was asked meanwhile, or the holder came back. It is well, so it may be asked again.
         state.vacancies.declined.pop(name, None)
@@ -270,67 +270,67 @@ def answered(state: SchedulerState, standby: Node, ready: m.Ready) -> list[Recor
     if needed is not None and fault and sources.is_elsewhere(state, standby, needed, rank):
         # Other nodes have copies of it, and give it one when it follows the plan.
         fault = ""
-    if fault and not state.vacancies.offers[seat].is_last:
-        return _declined(state, seat, fault)
-    del state.vacancies.offers[seat]
+    if fault and not state.vacancies.offers[slot].is_last:
+        return _declined(state, slot, fault)
+    del state.vacancies.offers[slot]
     return _move(state, holder, standby, lacks=fault)
 
 
-def on_offer_due(state: SchedulerState, seat: str, now_ms: int) -> list[SchedulerEffect]:
+def on_offer_due(state: SchedulerState, slot: str, now_ms: int) -> list[SchedulerEffect]:
     """An offer was not answered in time: the next standby is asked, or the holder once more."""
-    offer = state.vacancies.offers.get(seat)
+    offer = state.vacancies.offers.get(slot)
     if offer is None:
-        return _ask_holder_again(state, seat, now_ms)
+        return _ask_holder_again(state, slot, now_ms)
     if now_ms < offer.until_ms:
         return []
     reason = f"it did not answer within {state.rules.abort_timeout_ms / 1000:g} s (MS_ABORT_TIMEOUT)"
-    return [Persist(tuple(_declined(state, seat, reason)))]
+    return [Persist(tuple(_declined(state, slot, reason)))]
 
 
-def _declined(state: SchedulerState, seat: str, reason: str) -> list[Record]:
-    """It is not asked for this seat again until something changes. The same answer to the next question is no news."""
-    standby = state.vacancies.offers[seat].standby
-    state.vacancies.declined.setdefault(standby, {})[seat] = reason
-    event = _closed(state, seat, reason)
+def _declined(state: SchedulerState, slot: str, reason: str) -> list[Record]:
+    """It is not asked for this slot again until something changes. The same answer to the next question is no news."""
+    standby = state.vacancies.offers[slot].standby
+    state.vacancies.declined.setdefault(standby, {})[slot] = reason
+    event = _closed(state, slot, reason)
     reported = state.vacancies.reported_declines.setdefault(standby, set())
-    if (seat, reason) in reported:
+    if (slot, reason) in reported:
         return []
-    reported.add((seat, reason))
+    reported.add((slot, reason))
     return [event]
 
 
-def _closed(state: SchedulerState, seat: str, reason: str) -> Record:
-    """An offer is over, and the seat has not moved."""
-    standby = state.nodes[state.vacancies.offers.pop(seat).standby]
-    holder = state.seats[m.Role.WORKER].holders[seat]
+def _closed(state: SchedulerState, slot: str, reason: str) -> Record:
+    """An offer is over, and the slot has not moved."""
+    standby = state.nodes[state.vacancies.offers.pop(slot).standby]
+    holder = state.slots[m.Role.WORKER].holders[slot]
     return state.node_event(EventKind.TAKEOVER_DECLINED, standby, reason=reason, details=holder)
 
 
 def _withdraw(state: SchedulerState) -> list[SchedulerEffect]:
-    """Close the offers of seats whose holder is back, and those to standbys that are gone."""
+    """Close the offers of slots whose holder is back, and those to standbys that are gone."""
     records: list[Record] = []
-    for seat, offer in list(state.vacancies.offers.items()):
-        holder = state.nodes[state.seats[m.Role.WORKER].holders[seat]]
+    for slot, offer in list(state.vacancies.offers.items()):
+        holder = state.nodes[state.slots[m.Role.WORKER].holders[slot]]
         standby = state.nodes[offer.standby]
         is_open = policy.vacancy(
             holder.record.state, state.job.state, has_rank=holder.record.rank is not None
         )
         if is_open is not Vacancy.OFFER:
-            records.append(_closed(state, seat, f"{holder.record.node_id} is back, or nobody is waited for"))
+            records.append(_closed(state, slot, f"{holder.record.node_id} is back, or nobody is waited for"))
         elif standby.record.state is not NodeState.LIVE:
-            records += _declined(state, seat, "its connection closed before it answered")
+            records += _declined(state, slot, "its connection closed before it answered")
     return [Persist(tuple(records))] if records else []
 
 
-# --- the seat changes hands ---------------------------------------------------------------------------------------------
+# --- the slot changes hands ---------------------------------------------------------------------------------------------
 
 
 def _move(state: SchedulerState, holder: Node, standby: Node, *, lacks: str = "") -> list[Record]:
-    """One write: the lost one has neither seat nor rank any more, the standby has both."""
-    rank, seat = holder.record.rank, holder.seat
-    holder.seat = ""
+    """One write: the lost one has neither slot nor rank any more, the standby has both."""
+    rank, slot = holder.record.rank, holder.slot
+    holder.slot = ""
     holder.record = msgspec.structs.replace(holder.record, rank=None)
-    standby.seat = seat
+    standby.slot = slot
     standby.record = msgspec.structs.replace(standby.record, rank=rank)
     state.vacancies.declined.pop(standby.record.node_id, None)
     state.vacancies.pending_failure.discard(holder.record.node_id)
@@ -342,9 +342,9 @@ def _move(state: SchedulerState, holder: Node, standby: Node, *, lacks: str = ""
     )
     return [
         holder.record,
-        holder.seat_record,
+        holder.slot_record,
         standby.record,
-        standby.seat_record,
+        standby.slot_record,
         state.incarnation_record(standby),
         event,
     ]

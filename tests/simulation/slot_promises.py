@@ -1,4 +1,4 @@
-"""The promises around places: who takes a rank over and from whom, what a proof of death may do, who is waited for."""
+"""The promises around slots: who takes a rank over and from whom, what a proof of death may do, who is waited for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from recovery.core.records import (
     JobState,
     NodeRecord,
     NodeState,
-    SeatRecord,
+    SlotRecord,
 )
 from recovery.core.scheduler.effects import SchedulerEffect
 from recovery.core.scheduler.job import WAITING
@@ -32,8 +32,8 @@ Watch = Callable[[list[SchedulerEffect]], None]
 _HERE = (NodeState.LIVE, NodeState.SUSPECT)
 
 
-class PlacePromises:
-    """What was promised about places."""
+class SlotPromises:
+    """What was promised about slots."""
 
     def __init__(self, world: World, promises: Promises) -> None:
         """Begin with none.
@@ -56,15 +56,15 @@ class PlacePromises:
     def replaced_incarnation(self, scheduler: SchedulerProcess, name: str) -> int:
         """The incarnation of an id that has trained and whose rank was given to another node; 0: there is none."""
         node = scheduler.machine.state.nodes.get(NodeId(name))
-        if node is None or node.seat or not node.record.generation or node.record.state in _HERE:
+        if node is None or node.slot or not node.record.generation or node.record.state in _HERE:
             return 0
         self.world.clock.seen["somebody whose rank was taken over asked again"] += 1
         return int(node.record.incarnation)
 
-    def lost_its_place(self, process: Process, plan: m.Rollback | None) -> bool:
+    def lost_its_slot(self, process: Process, plan: m.Rollback | None) -> bool:
         """Was its rank given to another node? A plan, which it follows or has just received, says that it had one."""
-        seat = self.world.store.rows.get((SeatRecord, process.name))
-        return seat is not None and not seat.seat and plan is not None
+        slot = self.world.store.rows.get((SlotRecord, process.name))
+        return slot is not None and not slot.slot and plan is not None
 
     # --- I21, I22: a rank is taken over ---------------------------------------------------------------------------------
 
@@ -197,12 +197,12 @@ class PlacePromises:
         missing = [
             node.record.node_id
             for role in m.Role
-            for node in state.seated(role)
+            for node in state.slot_holders(role)
             if node.record.state is not NodeState.LIVE or node.ready is None
         ]
-        seats = sum(len(state.seated(role)) for role in m.Role)
-        places = sum(state.seat_count(role) for role in m.Role)
-        assert missing or seats < places, "I24: the job waits, and every rank is ready"
+        slots = sum(len(state.slot_holders(role)) for role in m.Role)
+        places = sum(state.slot_count(role) for role in m.Role)
+        assert missing or slots < places, "I24: the job waits, and every rank is ready"
 
 
 def _standing(node: Node) -> tuple[NodeState, int, ConnectionId | None]:

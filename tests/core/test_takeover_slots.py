@@ -16,7 +16,7 @@ from tests.core.standbys import (
     lose,
     pass_the_window,
     row,
-    seat,
+    slot,
     standby,
     taken_over,
     training,
@@ -59,7 +59,7 @@ def test_what_a_process_holds_under_its_own_name_is_not_taken_for_the_ranks_file
     fresh = standby(desk, "worker_1")
     lose(desk, waits)
     answer(fresh, 20, of="s0", written_in=2)
-    assert (row(desk, "worker_1").rank, seat(desk, "worker_1")) == (1, "worker_1")
+    assert (row(desk, "worker_1").rank, slot(desk, "worker_1")) == (1, "worker_1")
 
     # This search began before it was asked.
     fresh.ready(checkpoint(10, path="worker_1/10"))
@@ -163,7 +163,7 @@ def test_process_started_for_a_lost_rank_waits_until_it_is_lost_and_needs_no_pla
     assert isinstance(fresh.register(), m.Admitted)
     refused = Worker(desk, "worker_1.3", replaces="worker_1").register()
     assert isinstance(refused, m.Refused)
-    assert refused.code == "WORLD_FULL", "one for each vacant seat"
+    assert refused.code == "WORLD_FULL", "one for each vacant slot"
     answer(fresh, 10)
     first.ready(checkpoint(10, path="worker_0/10"))
     assert fresh.follow().rank == 1
@@ -242,7 +242,7 @@ def test_who_has_declined_its_own_rank_may_take_another_and_whose_place_that_was
     again.register()
     answer(again)
     answer(again, 10, of="worker_0", rank=0)
-    assert (row(desk, "worker_1.2").rank, seat(desk, "worker_1.2")) == (0, "worker_0")
+    assert (row(desk, "worker_1.2").rank, slot(desk, "worker_1.2")) == (0, "worker_0")
     pass_the_window(desk, again)
     late = Worker(desk, "worker_0")
     admitted = late.register()
@@ -266,7 +266,7 @@ def test_standby_that_has_warmed_up_is_asked_before_one_on_the_host_of_the_lost_
 # --- while the job forms ---------------------------------------------------------------------------------------------
 
 
-def test_while_the_job_forms_a_successor_sits_on_the_seat_of_the_lost_one() -> None:
+def test_while_the_job_forms_a_successor_sits_on_the_slot_of_the_lost_one() -> None:
     desk = Desk(Rules(worker_count=3))
     workers = [Worker(desk, str(number)) for number in range(3)]
     for one in workers[:2]:
@@ -287,21 +287,21 @@ def test_while_the_job_forms_a_successor_sits_on_the_seat_of_the_lost_one() -> N
     assert [one.follow().rank for one in (fresh, workers[1], never)] == [0, 1, 2]
 
 
-def test_name_whose_seat_a_successor_holds_while_the_job_forms_gets_it_back_when_that_one_is_lost() -> None:
+def test_name_whose_slot_a_successor_holds_while_the_job_forms_gets_it_back_when_that_one_is_lost() -> None:
     desk = Desk(Rules(worker_count=2))
     never = Worker(desk, "1.2", replaces="1")
     never.register()
     lose(desk, never)
     assert isinstance(Worker(desk, "1").register(), m.Admitted)
-    assert seat(desk, "1.2") == ""
+    assert slot(desk, "1.2") == ""
     successor = Worker(desk, "1.3", replaces="1.2")
     refused = successor.register()
     assert isinstance(refused, m.Refused)
-    assert refused.code == "WORLD_FULL", "the seat that it comes for is taken"
+    assert refused.code == "WORLD_FULL", "the slot that it comes for is taken"
 
 
 @pytest.mark.parametrize("names", [("0", "1"), ("worker_0", "worker_1")])
-def test_while_the_job_forms_a_successor_whose_seat_a_standby_has_taken_waits_as_one(
+def test_while_the_job_forms_a_successor_whose_slot_a_standby_has_taken_waits_as_one(
     names: tuple[str, str],
 ) -> None:
     desk = Desk(RULES)
@@ -309,7 +309,7 @@ def test_while_the_job_forms_a_successor_whose_seat_a_standby_has_taken_waits_as
     lost.register()
     taker = standby(desk)
     lose(desk, lost)
-    assert seat(desk, "s0") == names[0]
+    assert slot(desk, "s0") == names[0]
     successor = Worker(desk, f"{names[0]}.2", replaces=names[0])
     admitted = successor.register()
     assert isinstance(admitted, m.Admitted)
@@ -317,20 +317,20 @@ def test_while_the_job_forms_a_successor_whose_seat_a_standby_has_taken_waits_as
     other = Worker(desk, names[1])
     admitted = other.register()
     assert isinstance(admitted, m.Admitted)
-    assert not admitted.standby, "its seat is its own"
+    assert not admitted.standby, "its slot is its own"
     for one in (taker, other, successor):
         one.ready()
     assert (taker.follow().rank, other.follow().rank) == (0, 1)
 
 
-def test_while_the_job_forms_a_standby_takes_the_seat_of_a_lost_worker_at_once() -> None:
+def test_while_the_job_forms_a_standby_takes_the_slot_of_a_lost_worker_at_once() -> None:
     desk = Desk(RULES)
     first, second = Worker(desk, "0"), Worker(desk, "1")
     for one in (first, second):
         one.register()
     waits = standby(desk)
     lose(desk, second)
-    assert seat(desk, "s0") == "1"
+    assert slot(desk, "s0") == "1"
     first.ready()
     assert waits.follow().rank == 1
     assert first.follow().rank == 0
@@ -354,11 +354,11 @@ def test_while_a_lost_store_is_built_again_no_standby_sits_down() -> None:
         one.register()
     waits = standby(desk)
     lose(desk, second)
-    assert seat(desk, "s0") == ""
+    assert slot(desk, "s0") == ""
     assert waits.hears(m.Offer) == 0
 
 
-def test_waiting_process_takes_a_seat_that_has_become_free_when_it_comes_back() -> None:
+def test_waiting_process_takes_a_slot_that_has_become_free_when_it_comes_back() -> None:
     desk = Desk(RULES)
     first, second = Worker(desk, "w0"), Worker(desk, "w1")
     for one in (first, second):
@@ -372,4 +372,4 @@ def test_waiting_process_takes_a_seat_that_has_become_free_when_it_comes_back() 
     admitted = surplus.register()
     assert isinstance(admitted, m.Admitted)
     assert not admitted.standby
-    assert seat(desk, "w2") == "w2"
+    assert slot(desk, "w2") == "w2"

@@ -18,8 +18,8 @@ from recovery.store.contents import WorkerRecords
 from recovery.store.reader import read_worker
 from recovery.store.repository import WorkerStore
 from recovery.worker.local_store import LocalStore
-from recovery.worker.place_notes import Notes, PlaceNotes
 from recovery.worker.searches import Found
+from recovery.worker.slot_notes import Notes, SlotNotes
 from tests.scheduler.test_rebuild import JOB, generation, job, node, save
 from tests.transport.wire import run
 
@@ -107,5 +107,5 @@ def test_one_id_that_knows_the_job_spares_reading_the_older_ones(
         return read_worker(recovery_path, node_id, **options)
 
     monkeypatch.setattr(reader, "read_worker", noting)
-    assert PlaceNotes(NodeId("worker_0.10"), "worker_0.2").read(path, JOB) == Notes({}, ())
+    assert SlotNotes(NodeId("worker_0.10"), "worker_0.2").read(path, JOB) == Notes({}, ())
     assert read == ["worker_0.2"]

@@ -14,7 +14,7 @@ from recovery.core.rules import Rules
 from recovery.scheduler.store_rebuild import Traces, records_of
 from tests.core.desk import Desk, Worker, _key, checkpoint
 from tests.core.pasts import began, past
-from tests.core.standbys import answer, job, row, seat, standby
+from tests.core.standbys import answer, job, row, slot, standby
 
 LEASE_MS = 31_000
 
@@ -43,8 +43,8 @@ def taken_over_by(name: str, **fields: object) -> tuple[tuple[str, m.JobHistory]
 def test_first_id_of_a_place_comes_back_to_its_rank(name: str) -> None:
     desk = rebuilt(*taken_over_by(name))
     assert job(desk).state is JobState.INTERRUPTED
-    assert (row(desk, name).rank, seat(desk, name)) == (0, "worker_0")
-    assert (row(desk, "worker_0").rank, seat(desk, "worker_0")) == (None, "")
+    assert (row(desk, name).rank, slot(desk, name)) == (0, "worker_0")
+    assert (row(desk, "worker_0").rank, slot(desk, "worker_0")) == (None, "")
     assert row(desk, "worker_0").state is NodeState.LOST
 
     first, second = Worker(desk, "worker_0"), Worker(desk, "worker_1")
@@ -64,14 +64,14 @@ def test_first_id_of_a_place_comes_back_to_its_rank(name: str) -> None:
 
 def test_place_is_named_by_its_first_id_where_only_the_fresh_one_has_left_a_trace() -> None:
     desk = rebuilt(("worker_0.2", past(0, 20)), ("worker_1", past(1, 20)))
-    assert seat(desk, "worker_0.2") == "worker_0"
-    assert seat(desk, "worker_1") is None
+    assert slot(desk, "worker_0.2") == "worker_0"
+    assert slot(desk, "worker_1") is None
 
 
 def test_place_of_a_process_that_is_called_by_its_address_has_that_name() -> None:
     desk = rebuilt(("10.0.0.7", past(0, 20)), ("10.0.0.8.2", past(1, 20)))
-    assert seat(desk, "10.0.0.7") is None
-    assert seat(desk, "10.0.0.8.2") == "10.0.0.8"
+    assert slot(desk, "10.0.0.7") is None
+    assert slot(desk, "10.0.0.8.2") == "10.0.0.8"
     fresh = Worker(desk, "10.0.0.7.2", replaces="10.0.0.7")
     fresh.register()
     desk.at(2 * LEASE_MS)
@@ -85,7 +85,7 @@ def test_no_place_is_called_by_the_id_of_who_holds_another_one() -> None:
         ("worker_0", past(1, 20, generation=2, began=both)),
         ("worker_0.2", past(0, 20, generation=2, began=both)),
     )
-    assert seat(desk, "worker_0.2") is None
+    assert slot(desk, "worker_0.2") is None
     assert {one.rank for one in (row(desk, "worker_0"), row(desk, "worker_0.2"))} == {0, 1}
     desk.at(2 * LEASE_MS)
 

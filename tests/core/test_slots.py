@@ -1,4 +1,4 @@
-"""Who is let in beside the world: the id by which a vacant seat is called, and who has no place for what reason."""
+"""Who is let in beside the world: the id by which a vacant slot is called, and who has no place for what reason."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def lose(desk: Desk, worker: Worker) -> None:
     desk.at(desk.now + GRACE_MS)
 
 
-def test_the_id_of_a_vacant_seat_is_let_in_though_another_id_held_it_last() -> None:
+def test_the_id_of_a_vacant_slot_is_let_in_though_another_id_held_it_last() -> None:
     desk = Desk(Rules(worker_count=2))
     workers = running_workers(desk)
     lose(desk, workers[1])
@@ -38,7 +38,7 @@ def test_the_id_of_a_vacant_seat_is_let_in_though_another_id_held_it_last() -> N
     assert again.standby
 
 
-def test_the_id_of_a_seat_whose_holder_may_still_come_back_waits_and_is_not_too_many() -> None:
+def test_the_id_of_a_slot_whose_holder_may_still_come_back_waits_and_is_not_too_many() -> None:
     """Their launcher and the scheduler died together: nobody knows yet that the holder is dead."""
     desk = Desk(Rules(worker_count=2, rejoin_window_ms=0))
     lose(desk, running_workers(desk)[1])
@@ -60,7 +60,7 @@ def test_the_id_of_a_seat_whose_holder_may_still_come_back_waits_and_is_not_too_
     assert 'node "worker_1" comes for the rank of "worker_1.2"' in while_suspect.reason
 
 
-def test_an_id_of_another_name_is_not_let_in_for_a_vacant_seat() -> None:
+def test_an_id_of_another_name_is_not_let_in_for_a_vacant_slot() -> None:
     desk = Desk(Rules(worker_count=2))
     lose(desk, running_workers(desk)[1])
     refused = Worker(desk, "worker_7").register()

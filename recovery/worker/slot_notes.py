@@ -1,4 +1,4 @@
-"""What the other ids of this process's place have noted: a launcher gives each start after a loss a fresh id, and the files stay."""
+"""What the other ids of this process's slot have noted: a launcher gives each start after a loss a fresh id, and the files stay."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from recovery.core.ids import NodeId
 from recovery.core.messages import JobHistory
 from recovery.core.policy import rebuild
-from recovery.core.policy.ranks import is_of_place, place_of
+from recovery.core.policy.ranks import is_in_slot, slot_of
 from recovery.core.records import DirectoryRecord
 from recovery.errors import RecoveryError
 from recovery.store.contents import WorkerRecords
@@ -27,17 +27,17 @@ class Notes(msgspec.Struct, frozen=True):
     """Where they have saved."""
 
 
-class PlaceNotes:
-    """Reads the stores of a place's other ids. Each one that cannot be read is logged once."""
+class SlotNotes:
+    """Reads the stores of a slot's other ids. Each one that cannot be read is logged once."""
 
     def __init__(self, node_id: NodeId, replaces: str) -> None:
-        """Note whose place it is.
+        """Note whose slot it is.
 
         Args:
             node_id: of this process.
             replaces: the lost id that it was started in the place of; empty: none.
         """
-        self._node_id, self._place = node_id, place_of(node_id, replaces)
+        self._node_id, self._slot = node_id, slot_of(node_id, replaces)
         self._unreadable: set[NodeId] = set()
 
     def read(self, recovery_path: Path, job: str) -> Notes:
@@ -58,7 +58,7 @@ class PlaceNotes:
         for name in sorted(
             map(NodeId, stored_workers(recovery_path)), key=lambda name: (len(name), name), reverse=True
         ):
-            if name == self._node_id or not is_of_place(name, self._place):
+            if name == self._node_id or not is_in_slot(name, self._slot):
                 continue
             try:
                 state = read_worker(recovery_path, name, accept_without_wal=True)

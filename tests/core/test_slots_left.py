@@ -1,4 +1,4 @@
-"""Who gets a seat that is left: while a lost store is built again, and where a process names nobody that it replaces."""
+"""Who gets a slot that is left: while a lost store is built again, and where a process names nobody that it replaces."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from recovery.core.ids import NodeId
 from recovery.core.records import JobState
 from recovery.core.rules import Rules
 from tests.core.desk import Desk, Worker, checkpoint, running_workers
-from tests.core.standbys import GRACE_MS, answer, job, lose, pass_the_window, seat, standby
+from tests.core.standbys import GRACE_MS, answer, job, lose, pass_the_window, slot, standby
 
 # --- while a lost store is built again -------------------------------------------------------------------------------
 
 
-def test_in_a_lost_store_a_worker_that_found_no_seat_takes_that_of_the_next_lost_one() -> None:
+def test_in_a_lost_store_a_worker_that_found_no_slot_takes_that_of_the_next_lost_one() -> None:
     desk = Desk(Rules(worker_count=2, standby_count=2, rebuild_store=True))
     first, second, surplus = (Worker(desk, name) for name in ("w0", "w1", "w2"))
     for one in (first, second, surplus):
         one.register()
     waits = standby(desk)
     lose(desk, second)
-    assert (seat(desk, "w2"), seat(desk, "s0")) == ("w2", ""), (
+    assert (slot(desk, "w2"), slot(desk, "s0")) == ("w2", ""), (
         "a standby may not, and a worker that came now would"
     )
     for one in (first, surplus):
@@ -30,21 +30,21 @@ def test_in_a_lost_store_a_worker_that_found_no_seat_takes_that_of_the_next_lost
     assert waits.hears(m.Offer) == 0
 
 
-def test_in_a_lost_store_the_seat_that_is_left_goes_to_who_is_of_its_place() -> None:
+def test_in_a_lost_store_the_slot_that_is_left_goes_to_who_is_of_its_place() -> None:
     desk = Desk(Rules(worker_count=2, rebuild_store=True))
     first, second, surplus = (Worker(desk, name) for name in ("w0", "w1", "a"))
     successor = Worker(desk, "w1.2", replaces="w1")
     for one in (first, second, surplus, successor):
         assert isinstance(one.register(), m.Admitted)
     lose(desk, second)
-    assert (seat(desk, "w1.2"), seat(desk, "a")) == ("w1", ""), "the other one came first"
+    assert (slot(desk, "w1.2"), slot(desk, "a")) == ("w1", ""), "the other one came first"
     for one in (first, successor):
         one.ready()
     surplus.ready()
     assert (first.follow().rank, successor.follow().rank) == (0, 1)
 
 
-def test_in_a_lost_store_a_standby_takes_the_seat_of_who_never_comes_back_to_say_what_it_knows() -> None:
+def test_in_a_lost_store_a_standby_takes_the_slot_of_who_never_comes_back_to_say_what_it_knows() -> None:
     desk = Desk(Rules(worker_count=2, standby_count=1, rebuild_store=True))
     first, second = Worker(desk, "w0"), Worker(desk, "w1")
     for one in (first, second):
@@ -53,12 +53,12 @@ def test_in_a_lost_store_a_standby_takes_the_seat_of_who_never_comes_back_to_say
     lose(desk, second)
     gives_up = m.Exited(node_id=NodeId("w1"), pid=1, reason="killed", gives_up=True)
     desk.say(desk.connect(), gives_up)
-    assert seat(desk, "s0") == "w1"
+    assert slot(desk, "s0") == "w1"
     first.ready()
     assert job(desk).state is JobState.RUNNING
 
 
-def test_nobody_takes_the_seat_of_a_lost_one_when_all_seats_are_taken_again() -> None:
+def test_nobody_takes_the_slot_of_a_lost_one_when_all_slots_are_taken_again() -> None:
     desk = Desk(Rules(worker_count=2, standby_count=1))
     first, second = Worker(desk, "w0"), Worker(desk, "w1")
     for one in (first, second):
@@ -67,7 +67,7 @@ def test_nobody_takes_the_seat_of_a_lost_one_when_all_seats_are_taken_again() ->
     other = Worker(desk, "w2")
     other.register()
     standby(desk)
-    assert (seat(desk, "s0"), desk.machine.state.nodes[NodeId("w2")].seat) == ("", "w2")
+    assert (slot(desk, "s0"), desk.machine.state.nodes[NodeId("w2")].slot) == ("", "w2")
 
 
 # --- ids that name nobody --------------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ def test_second_process_of_a_fresh_id_waits_for_the_holder_of_the_place_by_which
 
 
 @pytest.mark.parametrize("mine", ["w1", "w1.4"])
-def test_id_whose_place_another_ones_successor_holds_is_let_in_for_the_seat_that_is_left(mine: str) -> None:
+def test_id_whose_place_another_ones_successor_holds_is_let_in_for_the_slot_that_is_left(mine: str) -> None:
     desk = Desk(Rules(worker_count=3))
     first, second, third = running_workers(desk, "w0", "w1", "w2")
     for one in (first, second, third):
@@ -104,7 +104,7 @@ def test_id_whose_place_another_ones_successor_holds_is_let_in_for_the_seat_that
     crossed = Worker(desk, "w2.2")
     crossed.register()
     answer(crossed, 10, of="w1")
-    assert seat(desk, "w2.2") == "w1"
+    assert slot(desk, "w2.2") == "w1"
 
     lose(desk, third)
     pass_the_window(desk, first, crossed)
@@ -117,7 +117,7 @@ def test_id_whose_place_another_ones_successor_holds_is_let_in_for_the_seat_that
     assert (crossed.follow().rank, left.follow().rank) == (1, 2)
 
 
-# --- seats of several lost ones --------------------------------------------------------------------------------------
+# --- slots of several lost ones --------------------------------------------------------------------------------------
 
 
 def test_of_two_lost_ranks_each_successor_is_offered_its_own_in_whatever_order_they_come() -> None:
@@ -145,4 +145,4 @@ def test_an_earlier_id_of_the_place_takes_its_rank_with_what_it_can_read_when_no
     by_hand.register()
     for _ in range(2):
         answer(by_hand)
-    assert seat(desk, "w1.4") == "w1"
+    assert slot(desk, "w1.4") == "w1"

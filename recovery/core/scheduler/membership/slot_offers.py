@@ -1,4 +1,4 @@
-"""Which place is there for a process that registers: its own, a free one, that of the id it replaces, one among the standbys, or none."""
+"""Which slot is there for a process that registers: its own, a free one, that of the id it replaces, none as a standby, or none at all."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from recovery.core import messages as m
 from recovery.core.ids import NodeId
-from recovery.core.policy.ranks import first_id, is_of_place, place_of
-from recovery.core.policy.registration import Seats
+from recovery.core.policy.ranks import first_id, is_in_slot, slot_of
+from recovery.core.policy.registration import Slots
 from recovery.core.records import JobState, NodeState, Record
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
@@ -18,54 +18,54 @@ _HERE = (NodeState.LIVE, NodeState.SUSPECT)
 class SlotOffer(NamedTuple):
     """What a process is let in on, if it is let in."""
 
-    seats: Seats
-    seat: str = ""
-    """The name of the seat; empty: it holds none."""
+    slots: Slots
+    slot: str = ""
+    """The name of the slot; empty: it holds none."""
     held_by: Node | None = None
-    """Who must be lost first, where the place is held."""
+    """Who must be lost first, where the slot is held."""
     fills: bool = False
-    """All places are taken, and that one has any of them."""
+    """All slots are taken, and that one has any of them."""
 
 
 def find(state: SchedulerState, node: Node | None, register: m.Register) -> SlotOffer:
-    """Look for a place.
+    """Look for a slot.
 
     Args:
         state: where.
         node: what is known of the id; None: nothing.
         register: what the process says.
     """
-    own = _own_seat(state, node)
+    own = _own_slot(state, node)
     if own and _is_free(state, own, node, register.role):
-        return SlotOffer(Seats.FREE, own)
+        return SlotOffer(Slots.FREE, own)
     if register.role is m.Role.SERVER:
         free = _is_free(state, register.node_id, node, register.role)
-        return SlotOffer(Seats.FREE, register.node_id) if free else SlotOffer(Seats.NONE)
-    holder = _replaced_alive(state, register) or _holder_of_its_place(state, node, register)
+        return SlotOffer(Slots.FREE, register.node_id) if free else SlotOffer(Slots.NONE)
+    holder = _replaced_alive(state, register) or _holder_of_its_slot(state, node, register)
     if holder is not None and not state.builds_again:
-        return SlotOffer(Seats.HELD, held_by=holder)
+        return SlotOffer(Slots.HELD, held_by=holder)
     if state.job.state is JobState.FORMING and not _wants_to_stand_by(state, register):
-        seat = _seat_to_begin_on(state, register)
-        if seat and _is_free(state, seat, node, register.role):
-            return SlotOffer(Seats.FREE, seat)
+        slot = _slot_to_begin_in(state, register)
+        if slot and _is_free(state, slot, node, register.role):
+            return SlotOffer(Slots.FREE, slot)
     if _may_stand_by(state, node, register):
-        return SlotOffer(Seats.STANDBY)
+        return SlotOffer(Slots.STANDBY)
     holder = _other_holder(state, register)
     if holder is not None and holder.record.state in _HERE and register.token is None:
-        # Its launcher was started again, and who holds the seat may have died with it: a host that lost power closes no connection.
-        return SlotOffer(Seats.HELD, held_by=holder)
+        # Its launcher was started again, and who holds the slot may have died with it: a host that lost power closes no connection.
+        return SlotOffer(Slots.HELD, held_by=holder)
     holder = _may_be_gone(state, node, register)
     if holder is not None:
         # To be refused for good ends a process for good: its launcher takes the job to be complete without it.
-        return SlotOffer(Seats.HELD, held_by=holder, fills=True)
-    return SlotOffer(Seats.NONE)
+        return SlotOffer(Slots.HELD, held_by=holder, fills=True)
+    return SlotOffer(Slots.NONE)
 
 
 def _replaced_alive(state: SchedulerState, register: m.Register) -> Node | None:
     """The node that this process comes to replace, if it has not been lost yet.
 
-    Who names none comes back to the seat of its own name: its launcher was started again, and who held the seat last may be dead with it.
-    One that is connected is not, as far as anybody knows: it waits among the standbys, if there is a place.
+    Who names none comes back to the slot of its own name: its launcher was started again, and who held the slot last may be dead with it.
+    One that is connected is not, as far as anybody knows: it waits among the standbys, if one more may wait.
     """
     if not register.replaces:
         holder = _other_holder(state, register)
@@ -75,10 +75,10 @@ def _replaced_alive(state: SchedulerState, register: m.Register) -> Node | None:
     return replaced if replaced is not None and is_other and replaced.record.state in _HERE else None
 
 
-def _holder_of_its_place(state: SchedulerState, node: Node | None, register: m.Register) -> Node | None:
-    """The suspect holder of the place by which a fresh id is called, where it is new and names nobody: worker_0 for worker_0.2.
+def _holder_of_its_slot(state: SchedulerState, node: Node | None, register: m.Register) -> Node | None:
+    """The suspect holder of the slot by which a fresh id is called, where it is new and names nobody: worker_0 for worker_0.2.
 
-    On another seat, or as a standby, it would keep its id from the process that its launcher starts for that very place.
+    On another slot, or as a standby, it would keep its id from the process that its launcher starts for that very slot.
     """
     if node is not None or register.replaces or _wants_to_stand_by(state, register):
         return None
@@ -87,7 +87,7 @@ def _holder_of_its_place(state: SchedulerState, node: Node | None, register: m.R
 
 
 def _other_holder(state: SchedulerState, register: m.Register) -> Node | None:
-    """Another id that holds the seat of the applicant's own name."""
+    """Another id that holds the slot of the applicant's own name."""
     holder = _holder(state, register.node_id)
     return holder if holder is not None and holder.record.node_id != register.node_id else None
 
@@ -95,85 +95,87 @@ def _other_holder(state: SchedulerState, register: m.Register) -> Node | None:
 def wanted_slot(state: SchedulerState, node_id: NodeId, replaces: str = "") -> Node | None:
     """The lost holder of the rank that a process without one came for; None: it came for no rank, or another one has it.
 
-    A process that was never here names nobody. Its launcher has called it after its place: worker_0.2 is of worker_0.
+    A process that was never here names nobody. Its launcher has called it after its slot: worker_0.2 is of worker_0.
     """
     for name in map(NodeId, (replaces, node_id, first_id(node_id))):
         replaced = state.nodes.get(name)
-        holder = _holder(state, (replaced.seat if replaced is not None else "") or name)
+        holder = _holder(state, (replaced.slot if replaced is not None else "") or name)
         if holder is not None and _is_vacant_of(holder):
             return holder
     return None
 
 
-def give_up_name(state: SchedulerState, seat: str, node_id: NodeId, role: m.Role) -> list[Record]:
-    """While forming a seat goes to who is here: an absent holder of its name loses it; the row that says so."""
-    holder = state.nodes.get(state.seats[role].holders.get(seat, NodeId("")))
+def give_up_name(state: SchedulerState, slot: str, node_id: NodeId, role: m.Role) -> list[Record]:
+    """While forming a slot goes to who is here: an absent holder of its name loses it; the row that says so."""
+    holder = state.nodes.get(state.slots[role].holders.get(slot, NodeId("")))
     if holder is None or holder.record.node_id == node_id:
         return []
-    holder.seat = ""
-    return [holder.seat_record]
+    holder.slot = ""
+    return [holder.slot_record]
 
 
-def _own_seat(state: SchedulerState, node: Node | None) -> str:
-    """The seat that an id keeps when its process comes or comes back."""
+def _own_slot(state: SchedulerState, node: Node | None) -> str:
+    """The slot that an id keeps when its process comes or comes back."""
     if node is None:
         return ""
     is_lost_while_forming = state.job.state is JobState.FORMING and node.record.state is NodeState.LOST
     keeps = node.record.rank is not None or node.record.state in _HERE or is_lost_while_forming
-    return node.seat if keeps else ""
+    return node.slot if keeps else ""
 
 
-def _is_free(state: SchedulerState, seat: str, node: Node | None, role: m.Role) -> bool:
-    """Is there a seat left, and this name not taken by another? What a node has itself is free for it.
+def _is_free(state: SchedulerState, slot: str, node: Node | None, role: m.Role) -> bool:
+    """Is there a slot left, and this name not taken by another? What a node has itself is free for it.
 
-    A seat with a rank is taken while its holder is away too: the rank goes to a standby, with its files.
+    A slot with a rank is taken while its holder is away too: the rank goes to a standby, with its files.
     """
-    seats = state.seats[role]
-    others = seats.taken - (node is not None and state.has_seat(node))
-    if seats.forming:
-        others += seats.vacant - (node is not None and _is_vacant_of(node))
-    if others >= state.seat_count(role):
+    slots = state.slots[role]
+    others = slots.taken - (node is not None and state.has_slot(node))
+    if slots.forming:
+        others += slots.vacant - (node is not None and _is_vacant_of(node))
+    if others >= state.slot_count(role):
         return False
-    holder = state.nodes.get(seats.holders.get(seat, NodeId("")))
-    return holder is None or holder is node or not (state.has_seat(holder) or _is_vacant_of(holder))
+    holder = state.nodes.get(slots.holders.get(slot, NodeId("")))
+    return holder is None or holder is node or not (state.has_slot(holder) or _is_vacant_of(holder))
 
 
-def _seat_to_begin_on(state: SchedulerState, register: m.Register) -> str:
-    """While forming: the seat of the id that it replaces, else that of its own name.
+def _slot_to_begin_in(state: SchedulerState, register: m.Register) -> str:
+    """While forming: the slot of the id that it replaces, else that of its own name.
 
-    Empty: that one has a rank, which is offered, or a standby has its seat.
+    Empty: that one has a rank, which is offered, or a standby has its slot.
     """
     replaced = state.nodes.get(register.replaces)
     if replaced is None:
-        place = place_of(register.node_id, register.replaces)
-        return place if place != register.node_id else register.replaces or register.node_id
-    return "" if replaced.record.rank is not None else replaced.seat
+        slot = slot_of(register.node_id, register.replaces)
+        return slot if slot != register.node_id else register.replaces or register.node_id
+    return "" if replaced.record.rank is not None else replaced.slot
 
 
 def _wants_to_stand_by(state: SchedulerState, register: m.Register) -> bool:
     """Who has trained by a plan is a member, whatever it was started as: its scheduler has lost its store.
 
-    While that is built again it sits down when it has said so (lost_store.py): its id may be none that a seat is called by.
+    While that is built again it takes a slot when it has said so (lost_store.py): its id may be none that a slot is called by.
     """
     return register.standby and (state.builds_again or not register.generation)
 
 
 def _may_stand_by(state: SchedulerState, node: Node | None, register: m.Register) -> bool:
-    """Is there a place among the standbys? Who was started to replace a lost id is let in for every vacant seat.
+    """May one more wait as a standby? Who was started to replace a lost id is let in for every vacant slot.
 
-    So is the id by which a seat is called: its launcher was started again, and knows nothing of the id that held it last. Who holds
+    So is the id by which a slot is called: its launcher was started again, and knows nothing of the id that held it last. Who holds
     it now may have come for the vacant one. And so is an id that was a member before: where another one has its rank, a rank that
     nobody has may be that one's.
     """
     if not state.rules.recovery_enabled:
         return False
-    seats = state.seats[m.Role.WORKER]
+    slots = state.slots[m.Role.WORKER]
     is_one = node is not None and node.is_standby and node.record.state in _HERE
-    places = state.rules.standby_count + (seats.vacant if _comes_for_a_rank(state, node, register) else 0)
+    standbys_max = state.rules.standby_count + (
+        slots.vacant if _comes_for_a_rank(state, node, register) else 0
+    )
     if state.builds_again:
         # Which of them had the ranks until the end is known when all have said what they know.
-        places += state.rules.worker_count
-    return seats.standbys - is_one < places or _comes_first_for_a_rank(state, node, register)
+        standbys_max += state.rules.worker_count
+    return slots.standbys - is_one < standbys_max or _comes_first_for_a_rank(state, node, register)
 
 
 def _comes_for_a_rank(state: SchedulerState, node: Node | None, register: m.Register) -> bool:
@@ -183,22 +185,22 @@ def _comes_for_a_rank(state: SchedulerState, node: Node | None, register: m.Regi
 
 
 def _comes_first_for_a_rank(state: SchedulerState, node: Node | None, register: m.Register) -> bool:
-    """Is it the successor of a lost holder, and nobody else of its place waits? Or is it the only one on the host of a vacant rank?
+    """Is it the successor of a lost holder, and nobody else of its slot waits? Or is it the only one on the host of a vacant rank?
 
-    All places may be taken by standbys that cannot read the files. Who may go on without them is whoever reads what the lost one would.
+    All of them may be taken by standbys that cannot read the files. Who may go on without them is whoever reads what the lost one would.
     """
-    place, host = place_of(register.node_id, register.replaces), register.host
+    slot, host = slot_of(register.node_id, register.replaces), register.host
     everybody = state.nodes.values()
     others = [one for one in everybody if one.is_standby and one.record.state in _HERE and one is not node]
     if wanted_slot(state, register.node_id, register.replaces) is not None:
-        return not any(is_of_place(other.record.node_id, place) for other in others)
+        return not any(is_in_slot(other.record.node_id, slot) for other in others)
     if not register.replaces or any(other.record.host == host for other in others):
         return False
     return any(one.record.host == host for one in everybody if _is_vacant_of(one))
 
 
 def _may_be_gone(state: SchedulerState, node: Node | None, register: m.Register) -> Node | None:
-    """Who has a place that this process could have, is not connected, and is the first to be known as lost if it does not come back."""
+    """Who has a slot that this process could have, is not connected, and is the first to be known as lost if it does not come back."""
     if not state.rules.recovery_enabled:
         return None
     comes_for_a_rank = _comes_for_a_rank(state, node, register)
@@ -215,9 +217,9 @@ def _may_be_gone(state: SchedulerState, node: Node | None, register: m.Register)
 
 
 def _is_vacant_of(holder: Node) -> bool:
-    """Is this one gone from a seat that has a rank?"""
-    return bool(holder.seat) and holder.record.rank is not None and holder.record.state not in _HERE
+    """Is this one gone from a slot that has a rank?"""
+    return bool(holder.slot) and holder.record.rank is not None and holder.record.state not in _HERE
 
 
-def _holder(state: SchedulerState, seat: str) -> Node | None:
-    return state.nodes.get(state.seats[m.Role.WORKER].holders.get(seat, NodeId("")))
+def _holder(state: SchedulerState, slot: str) -> Node | None:
+    return state.nodes.get(state.slots[m.Role.WORKER].holders.get(slot, NodeId("")))
