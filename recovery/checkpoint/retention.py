@@ -37,7 +37,7 @@ class Retention:
         self,
         look: Callable[[], Listing],
         rule: Rule,
-        spares: Callable[[Path], bool],
+        is_pinned: Callable[[Path], bool],
         *,
         rank: int | None = None,
     ) -> None:
@@ -46,14 +46,14 @@ class Retention:
         Args:
             look: at the rank's checkpoints as they are now.
             rule: what is kept.
-            spares: True for a file that the framework removes itself; it counts as kept, and stays.
+            is_pinned: True for a file that the framework removes itself; it counts as kept, and stays.
             rank: whose manifests, of folders that have one for each rank.
         """
-        self._look, self._rule, self._spares, self._rank = look, rule, spares, rank
+        self._look, self._rule, self._is_pinned, self._rank = look, rule, is_pinned, rank
         self._trouble: dict[Path, str] = {}
         """What could not be done, as it was logged: logged again when it changes."""
 
-    def apply(self, *, previous_durable_step: int, spared: Collection[int] = ()) -> None:
+    def apply(self, *, previous_durable_step: int, pinned: Collection[int] = ()) -> None:
         """Remove what may go now. What cannot be looked at or removed stays, and is logged.
 
         What is left of a step whose files are not all there goes when the whole step would. It takes no whole one's place: what may go of
@@ -61,7 +61,7 @@ class Retention:
 
         Args:
             previous_durable_step: newest step but one that every rank holds; 0: fewer than two are known, nothing goes.
-            spared: older steps that stay: what lies on other hosts, and what is being copied there.
+            pinned: older steps that stay: what lies on other hosts, and what is being copied there.
         """
         try:
             found = self._look()
@@ -75,20 +75,20 @@ class Retention:
         beside = [(one.step, names.manifest_beside(Path(one.path), self._rank)) for one in found.remains]
         as_if_whole = {**self._kept(beside), **whole}
         for kept, contributions in ((whole, found.held), (as_if_whole, found.remains)):
-            goes = self._removable(kept, previous_durable_step, spared)
+            goes = self._removable(kept, previous_durable_step, pinned)
             for one in contributions:
-                if one.step in goes and not self._spares(Path(one.path)):
+                if one.step in goes and not self._is_pinned(Path(one.path)):
                     self._remove(Path(one.path))
 
     def _removable(
-        self, kept: Mapping[int, Kept], previous_durable_step: int, spared: Collection[int]
+        self, kept: Mapping[int, Kept], previous_durable_step: int, pinned: Collection[int]
     ) -> tuple[int, ...]:
         return removable(
             list(kept.values()),
             previous_durable_step=previous_durable_step,
             keep_checkpoint_max=self._rule.keep_checkpoint_max,
             keep_checkpoint_per_n_minutes=self._rule.keep_checkpoint_per_n_minutes,
-            spared=spared,
+            pinned=pinned,
         )
 
     def _kept(self, found: Iterable[tuple[int, Path]]) -> dict[int, Kept]:

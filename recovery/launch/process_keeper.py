@@ -33,7 +33,7 @@ from recovery.launch.known_job import KnownJob
 from recovery.launch.launch_context import LaunchContext
 from recovery.launch.node_ids import NodeIds
 from recovery.launch.placement import Placed, ProcessKind, environment_of
-from recovery.launch.restarts import SHORT_ATTEMPT_MS, Decision, Ended, Next, decide, describe, spared
+from recovery.launch.restarts import SHORT_ATTEMPT_MS, Decision, Ended, Next, as_surplus, decide, describe
 
 GRACE_S = 5.0
 """From SIGTERM to SIGKILL: a worker that shuts down takes less than a second."""
@@ -111,8 +111,8 @@ class ProcessKeeper:
             handed_over = await self._has_handed_over(attempt)
             decision = await self._decide(attempt, short_attempts, relaunched_ms, handed_over=handed_over)
             self._report(attempt, pid, gives_up=decision.next is Next.FAIL)
-            if decision.next is Next.FAIL and await self._is_spared(attempt, pid):
-                decision = spared(decision)
+            if decision.next is Next.FAIL and await self._has_successor(attempt, pid):
+                decision = as_surplus(decision)
             outcome = Outcome(decision.next, attempt.status, attempt.how)
             match decision.next:
                 case Next.DONE:
@@ -351,7 +351,7 @@ class ProcessKeeper:
         self._informed = job.scheduler.incarnation if job else 0
         return job.needs(self.placed.node_id, is_standby=self._is_standby) if job else not self._is_standby
 
-    async def _is_spared(self, attempt: Attempt, pid: int) -> bool:
+    async def _has_successor(self, attempt: Attempt, pid: int) -> bool:
         """Does a standby take its rank? The scheduler knows by now that this process does not come back, and ends the job if none does."""
         if self.placed.kind is ProcessKind.SCHEDULER or attempt.status in _JOB_IS_OVER:
             return False

@@ -139,7 +139,7 @@ def decide(ended: Ended) -> Decision:
     return Decision(next=row.next, after_ms=after_ms, reason=row.reason)
 
 
-def spared(decision: Decision) -> Decision:
+def as_surplus(decision: Decision) -> Decision:
     """The same end, after which the scheduler found another process for the rank."""
     reason = f"{decision.reason}; another process has its rank, so the job goes on without it"
     return Decision(next=Next.SURPLUS, after_ms=0, reason=reason)

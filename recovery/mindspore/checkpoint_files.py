@@ -183,7 +183,7 @@ class _SaverDirectory:
             self._adopted.remove(path)
         session = self._session
         self._retention.apply(
-            previous_durable_step=session.previous_durable_step, spared=session.spared_steps
+            previous_durable_step=session.previous_durable_step, pinned=session.pinned_steps
         )
 
     def _found(self) -> catalogue.Listing:

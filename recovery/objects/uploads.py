@@ -38,18 +38,18 @@ class Uploads:
         self,
         store: Callable[[], ObjectStore],
         *,
-        spare: Callable[[tuple[int, ...]], None] = lambda steps: None,
+        pin: Callable[[tuple[int, ...]], None] = lambda steps: None,
         again_s: float = _AGAIN_S,
     ) -> None:
         """Prepare; nothing runs yet.
 
         Args:
             store: makes the way to the storage, in the thread. May raise a CheckpointError.
-            spare: takes the steps that stay on this rank's disk: the newest that the storage is known to have committed, and the one whose
+            pin: takes the steps that stay on this rank's disk: the newest that the storage is known to have committed, and the one whose
                 turn it is. A rank that has lost its disk comes back with the former, and the others must hold it then.
             again_s: how soon it looks again where another rank is behind, or the storage has failed.
         """
-        self._spare = spare
+        self._pin = pin
         self._make_store, self._again_s = store, again_s
         self._store: ObjectStore | None = None
         self._changed = threading.Condition()
@@ -165,7 +165,7 @@ class Uploads:
             at = turns.current(manifest.step)
             # Asked behind the turn: what is committed meanwhile is of this turn.
             there = commits.steps(store, manifest.job, manifest.run)
-            self._spare(tuple(one.step for one in (*there[:1], at) if one is not None))
+            self._pin(tuple(one.step for one in (*there[:1], at) if one is not None))
             if at is None:
                 return True
             self._tell_skipped(at.step)

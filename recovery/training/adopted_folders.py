@@ -202,7 +202,7 @@ class _Adopter:
                     directory, catalogue.FOLDERS, job=session.job, run=session.run, rank=session.rank
                 ),
                 rule,
-                spares=lambda path: False,
+                is_pinned=lambda path: False,
                 rank=session.rank,
             )
 
@@ -236,7 +236,7 @@ class _Adopter:
         self._forget_gone()
         if self._retention is not None:
             self._retention.apply(
-                previous_durable_step=session.previous_durable_step, spared=session.spared_steps
+                previous_durable_step=session.previous_durable_step, pinned=session.pinned_steps
             )
 
     def _forget_gone(self) -> None:

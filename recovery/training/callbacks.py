@@ -136,7 +136,7 @@ class ModelCheckpoint(Callback):
         session.save_when_asked(lambda: self._save_out_of_turn(session))
         self._known = {held.step: held.digest for held in self._look(session).held}
         self._retention = Retention(
-            lambda: self._look(session), rule_of(self._config), spares=lambda path: False
+            lambda: self._look(session), rule_of(self._config), is_pinned=lambda path: False
         )
         self._memory.begin(session, self._prefix, self._layout)
         self._watch = DirectoryWatch(self._directory, lambda: self._rescan(session))
@@ -197,7 +197,7 @@ class ModelCheckpoint(Callback):
         save.published(catalogue.held_of(manifest, path))
         assert self._retention is not None, "on_begin has looked at the directory"
         self._retention.apply(
-            previous_durable_step=session.previous_durable_step, spared=session.spared_steps
+            previous_durable_step=session.previous_durable_step, pinned=session.pinned_steps
         )
 
     def _not_saved(self, save: PendingCheckpoint, reason: str) -> None:

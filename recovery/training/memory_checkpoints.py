@@ -102,7 +102,7 @@ class MemoryCheckpoints:
             self._held(session),
             committed_step=session.committed_step,
             newest_on_disks=session.disk_commits.newest_step,
-            spared=session.spared_in_memory,
+            pinned=session.pinned_in_memory,
         )
         self._keep_only(kept)
         return self._bytes_max - _bytes_of(kept)
@@ -129,9 +129,9 @@ class MemoryCheckpoints:
 
     def _keep_only(self, kept: list[HeldCheckpoint]) -> None:
         """Remove everything else: memory is too scarce for what is damaged, rolled back or was never finished."""
-        spared = {Path(one.path).stem for one in kept}
+        pinned = {Path(one.path).stem for one in kept}
         for file in sorted(self._directory.iterdir()):
-            if file.stem in spared and not file.name.startswith("."):
+            if file.stem in pinned and not file.name.startswith("."):
                 continue
             try:
                 if names.parse(file.name) is not None:

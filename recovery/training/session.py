@@ -204,14 +204,14 @@ class Session(DataPlane):
         return DiskCommits(plan.step_on_disks, plan.since_disk_commit_ms, *heard)
 
     @property
-    def spared_steps(self) -> tuple[int, ...]:
+    def pinned_steps(self) -> tuple[int, ...]:
         """Older steps whose files stay as well: what lies on other hosts as a whole, and what is being copied there."""
-        return self._service.training_control.spared_steps
+        return self._service.training_control.pinned_steps
 
     @property
-    def spared_in_memory(self) -> tuple[int, ...]:
+    def pinned_in_memory(self) -> tuple[int, ...]:
         """The same of what is in memory."""
-        return self._service.training_control.spared_in_memory
+        return self._service.training_control.pinned_in_memory
 
     def restore(self, state: RestorableState) -> None:
         """Load the plan's checkpoint into `state`, verified, or let it begin at step 0. `steps` does it by itself.

@@ -14,7 +14,7 @@ HEALTH_PATH = "/healthz"
 _logger = logging.getLogger("recovery.transport")
 
 
-class Shown:
+class InspectionPages:
     """What a scheduler shows, and what it does when it is asked to."""
 
     def __init__(self, inspection: Inspection, rejections: RejectionLog) -> None:

@@ -27,7 +27,7 @@ from recovery.transport.codec import decode_from_node, encode
 from recovery.transport.connection import CLOSE_S, Connection
 from recovery.transport.connection_limiter import ConnectionLimiter
 from recovery.transport.inspection import ACTION_BYTES_MAX, Inspection
-from recovery.transport.inspection_server import HEALTH_PATH, Shown, body_of, text_of
+from recovery.transport.inspection_server import HEALTH_PATH, InspectionPages, body_of, text_of
 from recovery.transport.job_token import CHALLENGE_PATH, SCHEME, Authenticator, Denied, Proven
 from recovery.transport.listening import BACKLOG, listening_sockets
 from recovery.transport.rejection_log import RejectionLog
@@ -73,7 +73,9 @@ class Server:
         self._authenticator = authenticator if authenticator is not None else Authenticator(None)
         self._rules, self._on_message, self._on_lost = rules, on_message, on_lost
         self._rejections = RejectionLog()
-        self._shown = Shown(inspection if inspection is not None else Inspection(), self._rejections)
+        self._shown = InspectionPages(
+            inspection if inspection is not None else Inspection(), self._rejections
+        )
         self._channel = channel
         self._acceptor: TlsAcceptor | None = None
         self._watch: asyncio.Task[None] | None = None

@@ -141,9 +141,9 @@ class Executor:
     def _retain(self, retain: Retain) -> None:
         self._training_control.note_committed(
             retain.step,
-            retain.spared,
+            retain.pinned,
             durable_step=retain.durable_step,
-            spared_in_memory=retain.spared_in_memory,
+            pinned_in_memory=retain.pinned_in_memory,
         )
         self._object_storage.committed(retain.step if retain.durable_step is None else retain.durable_step)
 

@@ -43,7 +43,7 @@ class ObjectStorage:
         url: str,
         copies: Copies | None,
         still_owns_rank: Callable[[], bool],
-        spare: Callable[[tuple[int, ...]], None],
+        pin: Callable[[tuple[int, ...]], None],
     ) -> None:
         """Prepare; nothing is asked of the storage.
 
@@ -51,11 +51,11 @@ class ObjectStorage:
             url: of it; empty: there is none, and nothing here does anything.
             copies: says where what is brought back lies; None: recovery is off.
             still_owns_rank: asked before a name is given.
-            spare: takes the steps that stay on the disk for the sake of what is in the storage. From any thread.
+            pin: takes the steps that stay on the disk for the sake of what is in the storage. From any thread.
         """
-        self._spare = spare
+        self._pin = pin
         self._url, self._copies, self._still_owns_rank = url, copies, still_owns_rank
-        self._uploads = Uploads(lambda: opened(url), spare=spare)
+        self._uploads = Uploads(lambda: opened(url), pin=pin)
         self._asked: set[tuple[str, RunId, Rank]] = set()
 
     @property
@@ -105,7 +105,7 @@ class ObjectStorage:
         if store is None:
             return ()
         # Whoever was restarted with its disk must go on to hold what another rank may come back with.
-        self._spare(tuple(at.step for at in there[:1]))
+        self._pin(tuple(at.step for at in there[:1]))
         brought: list[HeldCheckpoint] = []
         for at in there[:_TRIED]:
             try:

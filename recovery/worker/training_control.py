@@ -63,10 +63,10 @@ class TrainingControl:
         """The two newest steps that lie on all ranks' disks, likewise; the older one says which files may go."""
         self.disk_committed_ms: int | None = None
         """When the newest was heard of, on the monotonic clock; None: not since the plan of this generation."""
-        self._spared: tuple[int, ...] = ()
-        self.spared_in_memory: tuple[int, ...] = ()
+        self._pinned: tuple[int, ...] = ()
+        self.pinned_in_memory: tuple[int, ...] = ()
         """Older steps in memory whose files stay."""
-        self._spared_stored: tuple[int, ...] = ()
+        self._pinned_stored: tuple[int, ...] = ()
         """Older steps whose files stay: what lies on other hosts, and what is being copied there."""
         self._stop_point = StopPoint()
         self.drain_unsupported_reason = ""
@@ -239,9 +239,9 @@ class TrainingControl:
             self.previous_durable_step = self.durable_step = self.committed_step = 0
             self.note_committed(
                 plan.committed_step,
-                self._spared,
+                self._pinned,
                 durable_step=plan.durable_step,
-                spared_in_memory=self.spared_in_memory,
+                pinned_in_memory=self.pinned_in_memory,
             )
             self.disk_committed_ms = None
             self._stop_point.begin(plan.generation, plan.step)
@@ -250,20 +250,20 @@ class TrainingControl:
     def note_committed(
         self,
         step: int,
-        spared: tuple[int, ...] = (),
+        pinned: tuple[int, ...] = (),
         *,
         durable_step: int | None = None,
-        spared_in_memory: tuple[int, ...] = (),
+        pinned_in_memory: tuple[int, ...] = (),
     ) -> None:
         """All ranks hold this step. It is sent again after a reconnect, so a step may come twice.
 
         Args:
             step: the newest that all ranks hold.
-            spared: older ones whose files stay.
+            pinned: older ones whose files stay.
             durable_step: the newest that lies on all ranks' disks; None: the same.
-            spared_in_memory: as `spared`, of what is in memory.
+            pinned_in_memory: as `pinned`, of what is in memory.
         """
-        self._spared, self.spared_in_memory = spared, spared_in_memory
+        self._pinned, self.pinned_in_memory = pinned, pinned_in_memory
         self.committed_step = max(self.committed_step, step)
         durable_step = step if durable_step is None else durable_step
         if durable_step > self.durable_step:
@@ -271,13 +271,13 @@ class TrainingControl:
             self.disk_committed_ms = clock.monotonic_ms()
 
     def spare_stored(self, steps: tuple[int, ...]) -> None:
-        """Files of these steps stay, whatever else is spared: object storage has them, or is sent them."""
-        self._spared_stored = steps
+        """Files of these steps stay, whatever else is pinned: object storage has them, or is sent them."""
+        self._pinned_stored = steps
 
     @property
-    def spared_steps(self) -> tuple[int, ...]:
+    def pinned_steps(self) -> tuple[int, ...]:
         """Older steps whose files stay."""
-        return (*self._spared, *self._spared_stored)
+        return (*self._pinned, *self._pinned_stored)
 
     def begin_steps(self, generation: int) -> None:
         """All ranks have taken the same state."""

@@ -21,14 +21,14 @@ def retention(
     directory: Path,
     *,
     after_the_look: Callable[[], object] = lambda: None,
-    spares: Callable[[Path], bool] = lambda path: False,
+    is_pinned: Callable[[Path], bool] = lambda path: False,
 ) -> Retention:
     def look() -> catalogue.Listing:
         found = catalogue.look(directory, None, job="job-a", run=1, rank=0)
         after_the_look()
         return found
 
-    return Retention(look, KEEP_TWO, spares)
+    return Retention(look, KEEP_TWO, is_pinned)
 
 
 def left(directory: Path) -> list[str]:
@@ -80,7 +80,7 @@ def test_what_the_framework_removes_itself_is_spared_and_counts(save: Save) -> N
     for step in range(1, 5):
         save(f"train-1_{step}.ckpt")
 
-    retention(save.directory, spares=lambda path: path.name == "train-1_1.ckpt").apply(
+    retention(save.directory, is_pinned=lambda path: path.name == "train-1_1.ckpt").apply(
         previous_durable_step=4
     )
 

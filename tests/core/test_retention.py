@@ -136,13 +136,13 @@ def test_what_lies_on_other_hosts_stays_on_its_owners_disk() -> None:
         previous_durable_step=40,
         keep_checkpoint_max=1,
         keep_checkpoint_per_n_minutes=0,
-        spared=(10, 30),
+        pinned=(10, 30),
     )
     assert gone == (20,)
 
 
 @pytest.mark.parametrize(
-    ("held", "committed", "on_disks", "spared", "stays"),
+    ("held", "committed", "on_disks", "pinned", "stays"),
     [
         ((40, 30, 20), 40, 0, (), [40]),
         ((40, 30, 20), 30, 0, (), [40, 30]),
@@ -156,9 +156,9 @@ def test_what_lies_on_other_hosts_stays_on_its_owners_disk() -> None:
     ],
 )
 def test_memory_holds_what_a_plan_may_go_to_and_no_more(
-    held: tuple[int, ...], committed: int, on_disks: int, spared: tuple[int, ...], stays: list[int]
+    held: tuple[int, ...], committed: int, on_disks: int, pinned: tuple[int, ...], stays: list[int]
 ) -> None:
     kept = kept_in_memory(
-        [checkpoint(step) for step in held], committed_step=committed, newest_on_disks=on_disks, spared=spared
+        [checkpoint(step) for step in held], committed_step=committed, newest_on_disks=on_disks, pinned=pinned
     )
     assert [one.step for one in kept] == stays

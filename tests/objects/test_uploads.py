@@ -64,8 +64,8 @@ def test_a_slow_rank_and_a_fast_one_commit_what_both_hold(here: ObjectStore, tmp
 
 
 def test_what_the_storage_has_or_gets_stays_on_the_disk(here: ObjectStore, tmp_path: Path) -> None:
-    spared: list[list[tuple[int, ...]]] = [[], []]
-    ranks = [Uploads(lambda: here, spare=said.append, again_s=0.05) for said in spared]
+    pinned: list[list[tuple[int, ...]]] = [[], []]
+    ranks = [Uploads(lambda: here, pin=said.append, again_s=0.05) for said in pinned]
     for rank, uploads in enumerate(ranks):
         for step in (5, 10):
             uploads.know(step, saved(tmp_path, rank, step))
@@ -73,7 +73,7 @@ def test_what_the_storage_has_or_gets_stays_on_the_disk(here: ObjectStore, tmp_p
         for uploads in ranks:
             uploads.committed(step)
         assert all(uploads.finish(60) for uploads in ranks)
-    for said in spared:
+    for said in pinned:
         assert said[0] in ((5,), (5, 5))
         assert (5, 10) in said
         assert said[-1] == (10,)

@@ -169,7 +169,7 @@ DRAIN = (
         "anybody may have ranks handed over",
         "I17",
         "transport/inspection_server.py",
-        "Shown._act",
+        "InspectionPages._act",
         'own is None or request.remote != own[0] or "Origin" in request.headers',
         "own is None",
         ("tests/transport/test_wire_actions.py::test_only_a_process_of_this_host_may_act",),

@@ -114,7 +114,7 @@ HELD_COPIES = (
         "I11",
         "core/policy/retention.py",
         "removable",
-        "step < previous_durable_step and step not in spared",
+        "step < previous_durable_step and step not in pinned",
         "step < previous_durable_step",
         ("tests/core/test_retention.py::test_what_lies_on_other_hosts_stays_on_its_owners_disk",),
     ),

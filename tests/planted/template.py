@@ -87,7 +87,7 @@ TEMPLATE: tuple[Bug, ...] = (
         "a fork that nobody knows of runs beside the worker that is spawned instead",
         "I1",
         "launch/forkserver/forked_child.py",
-        "become",
+        "turn_into_worker",
         "not os.read(go, 1)",
         "os.read(go, 1) is None",
         (f"{_TEMPLATE}::test_a_fork_that_its_launcher_does_not_know_of_never_runs",),
@@ -106,7 +106,7 @@ TEMPLATE: tuple[Bug, ...] = (
         "a template with threads is forked",
         "I14",
         "launch/forkserver/template_checks.py",
-        "Before._reasons",
+        "StateBeforeImports._reasons",
         "len(threads) > 1",
         "not threads",
         (f"{_TEMPLATE}::test_imports_that_act_make_it_unsafe",),
@@ -115,7 +115,7 @@ TEMPLATE: tuple[Bug, ...] = (
         "a template whose device cannot be used by its forks is forked",
         "I14",
         "launch/forkserver/template_checks.py",
-        "Before._reasons",
+        "StateBeforeImports._reasons",
         "if refusing:\n"
         '    yield f"the imports have used a device ({refusing}), which a forked process cannot"',
         "if refusing is None:\n"

@@ -44,9 +44,9 @@ def losses_of(seed: int) -> list[tuple[int, int]]:
 class AuthMethod:
     """What a process knows in a generation of what all ranks hold, as `worker/training_control.py` keeps it."""
 
-    def __init__(self, spared_in_memory: tuple[int, ...] = ()) -> None:
+    def __init__(self, pinned_in_memory: tuple[int, ...] = ()) -> None:
         self.committed = self.previous_durable_step = self.durable = 0
-        self.spared_in_memory = spared_in_memory
+        self.pinned_in_memory = pinned_in_memory
 
     def note(self, step: int, durable_step: int | None) -> None:
         """All ranks hold this step, and that one on their disks; None: it is the same."""
@@ -108,7 +108,7 @@ class MemorySaves:
         known = self._process.known
         newest = committed if committed == held[:1] else {*held[:2], *committed}
         kept = {step for step in newest if step >= known.durable}
-        kept |= {step for step in held if step in known.spared_in_memory}
+        kept |= {step for step in held if step in known.pinned_in_memory}
         assert len(kept) <= KEPT_MAX, f"I17: {self._process.name} holds steps {kept} in memory"
         for step in held:
             if step not in kept:

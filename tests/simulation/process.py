@@ -81,7 +81,7 @@ class Process:
         """By rank that was offered: which directories were looked into."""
         self.stop_asked = Stop(self)
         self.machine = WorkerMachine(identity, world.rules)
-        self.spared: tuple[int, ...] = ()
+        self.pinned: tuple[int, ...] = ()
         self._serves = world.exchange.serve(self)
         self.handle(s.Started(self.request(), token, hangs or s.Hangs()))
 
@@ -173,9 +173,9 @@ class Process:
         elif isinstance(effect, ConfirmRank):
             self.confirmed = True
         elif isinstance(effect, Retain):
-            self.spared = effect.spared
+            self.pinned = effect.pinned
             self.known.note(effect.step, effect.durable_step)
-            self.known.spared_in_memory = effect.spared_in_memory
+            self.known.pinned_in_memory = effect.pinned_in_memory
         elif isinstance(effect, (Fetch, RetainCopies)):
             self.world.exchange.do(self, effect)
         elif isinstance(effect, (StopAt, ResumeTraining, LeaveAsAsked)):
@@ -254,7 +254,7 @@ class Process:
         self.plan, self.phase, self.step = plan, "loading", plan.step
         self.stop_asked.begin(plan)
         self._schedule.begin(durable_step=plan.step_on_disks, since_commit_ms=None)
-        self.known = AuthMethod(self.known.spared_in_memory)
+        self.known = AuthMethod(self.known.pinned_in_memory)
         self.known.note(plan.committed_step, plan.durable_step)
         self.clock.soon("training", 5, 500, lambda: self._load(plan))
 
@@ -361,7 +361,7 @@ class Process:
             previous_durable_step=self.known.previous_durable_step,
             keep_checkpoint_max=self.world.shape.keep,
             keep_checkpoint_per_n_minutes=0,
-            spared=self.spared,
+            pinned=self.pinned,
         ):
             self.world.promises.deleted(self, old)
             del disk[old]

@@ -138,7 +138,7 @@ def test_what_other_hosts_have_in_memory_stays_behind_a_newer_one_on_the_disk(
     tmp_path: Path, base: Path
 ) -> None:
     rank = Rank(base)
-    rank.disks_every, rank.spared_in_memory = 10, (8,)
+    rank.disks_every, rank.pinned_in_memory = 10, (8,)
     rank.train(saver(tmp_path), 15, asked_at=())
     assert [name for name in rank.in_memory if name.endswith(".ckpt")] == [
         f"t-1_{step}.ckpt" for step in (12, 14, 8)

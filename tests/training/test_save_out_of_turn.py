@@ -32,8 +32,8 @@ class OneRank:
     job, run, rank, world_size, generation, incarnation = "job", 1, 0, 1, 1, 1
     previous_durable_step = committed_step = 0
     disk_commits = DiskCommits(0, 0, None)
-    spared_steps: tuple[int, ...] = ()
-    spared_in_memory: tuple[int, ...] = ()
+    pinned_steps: tuple[int, ...] = ()
+    pinned_in_memory: tuple[int, ...] = ()
     local_rank, local_world_size = 0, 1
     recovery_path: Path | None = None
     memory = MemorySettings(base=Path("/nonexistent"))

@@ -27,7 +27,7 @@ import weakref
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
-from recovery.launch.forkserver import process_picture, template_memory
+from recovery.launch.forkserver import proc_cmdline, template_memory
 from tests.warm import children
 from tests.warm.prepared import Prepared
 from tests.warm.requests import DESCRIPTORS_MAX, REQUEST_MAX
@@ -89,7 +89,7 @@ def _become(request: dict[str, Any]) -> None:
         torch.default_generator.seed()
     importlib.invalidate_caches()
     sys.orig_argv = [sys.executable, *request["words"]]
-    process_picture.show(sys.orig_argv, dict(os.environb))
+    proc_cmdline.set_proc_cmdline(sys.orig_argv, dict(os.environb))
     paths = [path for path in request["env"].get("PYTHONPATH", "").split(os.pathsep) if path]
     # The first entry is the directory that the server was started in.
     sys.path[:] = [str(Path(path).absolute()) for path in paths] + sys.path[1:]

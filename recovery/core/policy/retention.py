@@ -45,12 +45,12 @@ def removable(
     previous_durable_step: int,
     keep_checkpoint_max: int,
     keep_checkpoint_per_n_minutes: int,
-    spared: Collection[int] = (),
+    pinned: Collection[int] = (),
 ) -> tuple[int, ...]:
     """Name the steps that may be deleted now, oldest first.
 
     The two newest committed steps and everything newer always stay: the newest is where all ranks can go back to, the other one
-    where they go when a file of it is damaged, what is newer may become that at any moment. So does what is spared: a rank that has
+    where they go when a file of it is damaged, what is newer may become that at any moment. So does what is pinned: a rank that has
     lost its disk can go back to where others hold its copy, and everybody must go there with it.
 
     Args:
@@ -58,7 +58,7 @@ def removable(
         previous_durable_step: newest step but one that every rank holds; 0: fewer than two are known, nothing goes.
         keep_checkpoint_max: how many to keep, the newest; 0: the other rule decides. It wins when both are given.
         keep_checkpoint_per_n_minutes: keep one per this many minutes, the first of each stretch; 0: no rule.
-        spared: the newest step of which all copies are complete, and the one that is being copied.
+        pinned: the newest step of which all copies are complete, and the one that is being copied.
 
     A wall clock set back keeps more for a while, never less: a step saved "before" the one ahead of it starts a new stretch.
     """
@@ -69,7 +69,7 @@ def removable(
         surplus = _within_a_stretch(ordered, stretch_s=keep_checkpoint_per_n_minutes * _SECONDS_PER_MINUTE)
     else:
         surplus = []
-    return tuple(step for step in surplus if step < previous_durable_step and step not in spared)
+    return tuple(step for step in surplus if step < previous_durable_step and step not in pinned)
 
 
 def _within_a_stretch(ordered: Sequence[Kept], *, stretch_s: int) -> list[int]:
@@ -89,7 +89,7 @@ def kept_in_memory(
     *,
     committed_step: int,
     newest_on_disks: int,
-    spared: Collection[int] = (),
+    pinned: Collection[int] = (),
 ) -> list[HeldCheckpoint]:
     """Choose what stays in a rank's memory, newest first.
 
@@ -100,14 +100,14 @@ def kept_in_memory(
         held: what lies there, newest first.
         committed_step: the newest step that every rank holds, on whatever it lies.
         newest_on_disks: the newest step on the disks of all ranks; 0: there is none.
-        spared: what lies in other hosts' memory as a whole, and what is being copied there: who has lost its host goes back to that.
+        pinned: what lies in other hosts' memory as a whole, and what is being copied there: who has lost its host goes back to that.
     """
     committed = [one for one in held if one.step <= committed_step][:1]
     newest = held[:1] if committed == list(held[:1]) else held[:2]
     return [
         one
         for one in held
-        if one.step in spared or (one.step >= newest_on_disks and (one in newest or one in committed))
+        if one.step in pinned or (one.step >= newest_on_disks and (one in newest or one in committed))
     ]
 
 

@@ -28,9 +28,9 @@ class CheckpointMessages:
         """The newest step that all ranks hold, as far as this worker knows; 0: none."""
         self._durable_step: int | None = None
         """The newest that lies on all ranks' disks (0: none), where a newer one is only in memory; None: it is the committed step."""
-        self._spared: tuple[int, ...] = ()
+        self._pinned: tuple[int, ...] = ()
         """Steps that stay although they are older: what lies on other hosts, and what is being copied there."""
-        self._spared_in_memory: tuple[int, ...] = ()
+        self._pinned_in_memory: tuple[int, ...] = ()
         """The same in memory."""
         self._searches = 0
         """How many searches were asked for: names the next one."""
@@ -63,13 +63,13 @@ class CheckpointMessages:
         """Let older files go, as far as is known."""
         if not self._committed_step:
             return []
-        return [Retain(self._committed_step, self._spared, self._durable_step, self._spared_in_memory)]
+        return [Retain(self._committed_step, self._pinned, self._durable_step, self._pinned_in_memory)]
 
     def on_committed(self, committed: m.Committed) -> list[WorkerEffect]:
         """All ranks hold this step: older files may go."""
         self._committed_step, self._durable_step = committed.step, committed.durable_step
-        self._spared = tuple(step for step in (committed.copied, committed.copying) if step)
-        self._spared_in_memory = tuple(
+        self._pinned = tuple(step for step in (committed.copied, committed.copying) if step)
+        self._pinned_in_memory = tuple(
             step for step in (committed.copied_in_memory, committed.copying) if step
         )
         return self.retain()

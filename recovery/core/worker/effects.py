@@ -128,12 +128,12 @@ class Retain(msgspec.Struct, frozen=True, tag="retain"):
     """Let older checkpoints go: this step is held by all ranks."""
 
     step: int
-    spared: tuple[int, ...] = ()
+    pinned: tuple[int, ...] = ()
     """Steps that stay as well: the newest that lies on other hosts as a whole, and the one that is being copied there."""
     durable_step: int | None = None
     """As `messages.Committed.durable_step`."""
-    spared_in_memory: tuple[int, ...] = ()
-    """As `spared`, of what is in memory."""
+    pinned_in_memory: tuple[int, ...] = ()
+    """As `pinned`, of what is in memory."""
 
 
 class Fetch(msgspec.Struct, frozen=True, tag="fetch"):

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from recovery import process_conditions
-from recovery.launch.forkserver import process_picture
+from recovery.launch.forkserver import proc_cmdline
 from recovery.launch.forkserver.fork_messages import Fork, Forked, NotForked
 from recovery.launch.python_command import PythonCommand, Runs, searches_own_directory
 from recovery.launch.python_command import parse_python_command as read_command
@@ -84,7 +84,7 @@ def read_report(said: bytes) -> Forked | NotForked:
     return Forked(pid=report.pid) if report.pid else NotForked(errno=report.errno, reason=report.reason)
 
 
-def become(request: Fork, imported: Imported, launcher: int, held: Descriptors) -> Program:
+def turn_into_worker(request: Fork, imported: Imported, launcher: int, held: Descriptors) -> Program:
     """Turn this forked process into what the request says. Gives what is to run.
 
     Args:
@@ -105,7 +105,7 @@ def become(request: Fork, imported: Imported, launcher: int, held: Descriptors) 
             report_error(template, left.error)
             os._exit(1)
         os.write(_STDERR, f"event=condition_not_restored {left.text}\n".encode(errors="replace"))
-    process_picture.show(request.command, request.environment)
+    proc_cmdline.set_proc_cmdline(request.command, request.environment)
     _replace_environment(request.environment, imported)
     _seed_again(imported.generators)
     _forget_the_template()

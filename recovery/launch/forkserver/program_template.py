@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from typing_extensions import override
 
-from recovery.launch.forkserver import forked_child, process_picture
+from recovery.launch.forkserver import forked_child, proc_cmdline
 from recovery.launch.forkserver.fork_messages import Fork
 from recovery.launch.forkserver.fork_requests import BEGIN_S, ForkRequests, NotBegun
 from recovery.launch.python_command import parse_python_command as read_command
@@ -100,7 +100,9 @@ def give_up() -> None:
         _own.pop().end()
 
 
-def divide(request: Fork, words: Sequence[str], environment: Mapping[bytes, bytes]) -> socket.socket | None:
+def fork_program_template(
+    request: Fork, words: Sequence[str], environment: Mapping[bytes, bytes]
+) -> socket.socket | None:
     """Fork this process, a worker proxy that was just begun. Gives the new one's link, which is its template; None in the proxy.
 
     Args:
@@ -125,7 +127,7 @@ def divide(request: Fork, words: Sequence[str], environment: Mapping[bytes, byte
         return None
     ours.close()
     forked_child.tie_to(proxy)
-    process_picture.show(words, environment)
+    proc_cmdline.set_proc_cmdline(words, environment)
     return theirs
 
 

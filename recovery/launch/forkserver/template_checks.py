@@ -17,7 +17,7 @@ from recovery import process_conditions
 from recovery.launch.forkserver import forked_child
 from recovery.launch.forkserver.fork_messages import Prepare
 from recovery.launch.forkserver.template_lookups import looked_up
-from recovery.launch.forkserver.template_made import made
+from recovery.launch.forkserver.template_side_effects import made
 
 _DEVICES = ("torch.cuda", "torch.xpu", "torch.mtia", "torch_npu.npu")
 """Modules that can say whether a forked process may use their devices."""
@@ -58,7 +58,7 @@ def _import(name: str) -> None:
     importlib.import_module(name)
 
 
-class Before:
+class StateBeforeImports:
     """This process before its imports, to see what they have done besides."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from typing_extensions import override
 from recovery.launch.forkserver.fork_messages import Prepare
 
 
-class LookedUp:
+class ImportLookups:
     """While the imports run."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class LookedUp:
 class _Finder(importlib.abc.MetaPathFinder):
     """Finds nothing, and notes what is asked for."""
 
-    def __init__(self, looked: LookedUp) -> None:
+    def __init__(self, looked: ImportLookups) -> None:
         self._looked = looked
 
     @override
@@ -57,7 +57,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 class _Variables(dict[bytes, bytes]):
     """Of the environment; notes which are asked for."""
 
-    looked: LookedUp
+    looked: ImportLookups
 
     @override
     def __getitem__(self, name: bytes) -> bytes:
@@ -80,9 +80,9 @@ def _asking_module() -> str:
 
 
 @contextlib.contextmanager
-def looked_up() -> Iterator[LookedUp]:
+def looked_up() -> Iterator[ImportLookups]:
     """Note it for as long as this lasts."""
-    looked = LookedUp()
+    looked = ImportLookups()
     finder = _Finder(looked)
     sys.meta_path.insert(0, finder)
     # Both share one dictionary, which has no other way in.

@@ -95,7 +95,7 @@ def _prepare(link: socket.socket) -> tuple[Prepare, template_checks.Files, forke
     request, _ = fork_messages.receive_request(link)
     assert isinstance(request, Prepare), "what to import is said first"
     begun_ms = clock.monotonic_ms()
-    before = template_checks.Before()
+    before = template_checks.StateBeforeImports()
     # Modules stay: looking for garbage among them again and again is a third of the time.
     gc.disable()
     reason, generators = template_checks.import_all(request)
@@ -136,7 +136,7 @@ def _become(
         os._exit(0)
     assert isinstance(request, Fork), "a template forks for these"
     held = forked_child.Descriptors(log, go, template.detach())
-    return request, forked_child.become(request, imported, launcher, held)
+    return request, forked_child.turn_into_worker(request, imported, launcher, held)
 
 
 def _main(words: list[str]) -> forked_child.Program:
@@ -156,7 +156,7 @@ def _main(words: list[str]) -> forked_child.Program:
         # What a program's imports do besides is not for its proxy.
         done = imported.nothing_done() if begins_proxies else imported
         request, program = _become(template, done, launcher, begun)
-        to_proxy = program_template.divide(request, *shown) if begins_proxies else None
+        to_proxy = program_template.fork_program_template(request, *shown) if begins_proxies else None
         if to_proxy is None:
             return program
         link, launcher, begins_proxies = to_proxy, os.getppid(), False

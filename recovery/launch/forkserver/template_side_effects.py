@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 
-class Made:
+class ImportSideEffects:
     """While the imports run."""
 
     def __init__(self) -> None:
@@ -32,9 +32,9 @@ class Made:
 
 
 @contextlib.contextmanager
-def made() -> Iterator[Made]:
+def made() -> Iterator[ImportSideEffects]:
     """Note it for as long as this lasts."""
-    noted = Made()
+    noted = ImportSideEffects()
     seed: Any = random.Random.seed
     names: Any = tempfile._get_candidate_names  # type: ignore[attr-defined]  # noqa: SLF001 - every temporary name comes from it
 

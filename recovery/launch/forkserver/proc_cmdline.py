@@ -52,7 +52,7 @@ class _Map(ctypes.Structure):
     )
 
 
-def show(command: Sequence[str], environment: Mapping[bytes, bytes]) -> bool:
+def set_proc_cmdline(command: Sequence[str], environment: Mapping[bytes, bytes]) -> bool:
     """Let /proc show these of this process. Gives whether the kernel did; older ones and some containers do not."""
     words = b"".join(word.encode(errors="surrogateescape") + b"\0" for word in command)
     variables = b"".join(name + b"=" + value + b"\0" for name, value in environment.items())
