@@ -13,7 +13,7 @@ from recovery.checkpoint import manifest as manifests
 from recovery.checkpoint.contribution import Manifest, not_of
 from recovery.checkpoint.files import reason_of, temporary_pattern
 from recovery.core.ids import Generation, RunId
-from recovery.core.messages import HeldCheckpoint, PassedOver
+from recovery.core.messages import HeldCheckpoint, Skipped
 from recovery.core.tiers import Tier, tier_of
 from recovery.errors import CheckpointError, CheckpointManifestError
 
@@ -33,14 +33,14 @@ class Listing(msgspec.Struct, frozen=True):
 
     held: tuple[HeldCheckpoint, ...]
     """Newest step first; of one step the newest generation first."""
-    passed_over: tuple[PassedOver, ...]
+    passed_over: tuple[Skipped, ...]
     """What has a checkpoint's name and is none that may be used, newest step first; those whose step nobody can say behind."""
     remains: tuple[HeldCheckpoint, ...] = ()
     """Of those what a sealed manifest of this job, run and rank describes, sorted as `held`: its files are not all there as they were
     written. No plan goes there, and what is left goes when the step would."""
 
 
-def look(directory: Path, prefix: str | None, *, job: str, run: int, rank: int | None) -> Listing:
+def list_directory(directory: Path, prefix: str | None, *, job: str, run: int, rank: int | None) -> Listing:
     """List the checkpoints of a run, as their manifests describe them. Content is not read; `verify.check` does that before a load.
 
     Args:
@@ -61,7 +61,7 @@ def look(directory: Path, prefix: str | None, *, job: str, run: int, rank: int |
     listed = _listed(directory)
     held: list[tuple[Manifest, Path]] = []
     remains: list[tuple[Manifest, Path]] = []
-    passed_over: list[PassedOver] = []
+    passed_over: list[Skipped] = []
     for name in sorted({*listed, *_files_of_orphaned_manifests(listed)}):
         parsed = names.parse(name)
         if parsed is None or prefix not in (None, parsed.prefix):
@@ -99,7 +99,7 @@ def _look_at_folders(
     wanted: tuple[str, int, int | None],
     held: list[tuple[Manifest, Path]],
     remains: list[tuple[Manifest, Path]],
-    passed_over: list[PassedOver],
+    passed_over: list[Skipped],
 ) -> None:
     """As `look`. A folder without a manifest is the framework's alone, and a JSON file without a folder may be anything."""
     job, run, rank = wanted
@@ -129,7 +129,7 @@ def scan(
     directory: Path, prefix: str | None, *, job: str, run: int, rank: int | None
 ) -> tuple[HeldCheckpoint, ...]:
     """List what may be used: `look`, without what it passes over."""
-    return look(directory, prefix, job=job, run=run, rank=rank).held
+    return list_directory(directory, prefix, job=job, run=run, rank=rank).held
 
 
 def list_all(places: Iterable[tuple[str, str | None]], *, job: str, run: int, rank: int | None) -> Listing:
@@ -144,10 +144,10 @@ def list_all(places: Iterable[tuple[str, str | None]], *, job: str, run: int, ra
         rank: of which rank; None: of any.
     """
     found: dict[int, HeldCheckpoint] = {}
-    passed_over: dict[str, PassedOver] = {}
+    passed_over: dict[str, Skipped] = {}
     for path, prefix in sorted(set(places), key=lambda place: (place[0], place[1] or "")):
         try:
-            there = look(Path(path), prefix, job=job, run=run, rank=rank)
+            there = list_directory(Path(path), prefix, job=job, run=run, rank=rank)
         except CheckpointManifestError as error:
             passed_over[path] = _passed_over(Path(path), str(error), None)
             continue
@@ -184,11 +184,11 @@ def _manifest_of(path: Path) -> Manifest | None:
         return None
 
 
-def _passed_over(path: Path, reason: str, manifest: Manifest | None) -> PassedOver:
+def _passed_over(path: Path, reason: str, manifest: Manifest | None) -> Skipped:
     """An event must be able to name any path."""
     text, reason = (word.encode(errors="backslashreplace").decode() for word in (str(path), reason))
     step = manifest.step if manifest is not None else 0
-    return PassedOver(path=text[-_TEXT_CHARS_MAX:], reason=reason[:_TEXT_CHARS_MAX], step=step)
+    return Skipped(path=text[-_TEXT_CHARS_MAX:], reason=reason[:_TEXT_CHARS_MAX], step=step)
 
 
 def free_prefix(directory: Path, prefix: str, *, job: str, run: int) -> str:

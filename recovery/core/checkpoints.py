@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from recovery.core.copy_index import CopyIndex
 from recovery.core.copy_records import CopyRecord
-from recovery.core.held import HeldCheckpoint, PassedOver
+from recovery.core.held import HeldCheckpoint, Skipped
 from recovery.core.ids import Generation, Rank
 from recovery.core.policy import rollback
 from recovery.core.policy.given_up import LOST_MEMORY, MISSING, Unusable
@@ -199,7 +199,7 @@ class CheckpointIndex:
         return True
 
     def replace(
-        self, rank: Rank, held: Iterable[HeldCheckpoint], passed_over: Sequence[PassedOver] = ()
+        self, rank: Rank, held: Iterable[HeldCheckpoint], passed_over: Sequence[Skipped] = ()
     ) -> None:
         """A rank has looked: it holds these and no others. Those known to be bad are left out.
 

@@ -54,11 +54,11 @@ class LiveState(msgspec.Struct, frozen=True, kw_only=True):
     """The ranks that hold the same, this one among them, where tensors are spread over the ranks (HSDP); empty: all ranks do."""
 
 
-PASSED_OVER_MAX = 32
+SKIPPED_MAX = 32
 """Files that one Ready names at most, the newest; each has two texts of 1,024 characters. The rest is counted, and in the worker's own log."""
 
 
-class PassedOver(msgspec.Struct, frozen=True, kw_only=True):
+class Skipped(msgspec.Struct, frozen=True, kw_only=True):
     """A file that lies where this node's checkpoints belong and is none that it may use."""
 
     path: ShortText

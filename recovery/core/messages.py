@@ -19,7 +19,7 @@ from recovery.core.generation_messages import (
     StateLoaded,
 )
 from recovery.core.handover_messages import HandoverFromNode, HandoverFromScheduler
-from recovery.core.held import PASSED_OVER_MAX, HeldCheckpoint, HeldCopy, LiveState, PassedOver, Source
+from recovery.core.held import SKIPPED_MAX, HeldCheckpoint, HeldCopy, LiveState, Skipped, Source
 from recovery.core.ids import Generation, Incarnation, NodeId
 from recovery.core.message_fields import (
     Count,
@@ -147,7 +147,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     held: tuple[HeldCheckpoint, ...] = ()
     left_out: Count = 0
     """Older ones that it holds as well: more than fit into a message (`core/worker/ready.py`)."""
-    passed_over: Annotated[tuple[PassedOver, ...], msgspec.Meta(max_length=PASSED_OVER_MAX)] = ()
+    passed_over: Annotated[tuple[Skipped, ...], msgspec.Meta(max_length=SKIPPED_MAX)] = ()
     """What lies there and was not taken, newest step first."""
     passed_over_more: Count = 0
     """How many more there are than are named."""

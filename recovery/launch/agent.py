@@ -151,7 +151,7 @@ class Agent:
             if self._takers is not None:
                 await self._look_for_missing_ranks(self._takers)
             elif poll % _MEMBERS_EVERY == 0 or any(keeper.may_be_left_over for keeper in self._keepers):
-                await context.members.look(self._nodes())
+                await context.members.refresh(self._nodes())
             if completion is not None and completion.is_finished:
                 await self._end_left_over()
             answer = await self._context.contact.lost_nodes()
@@ -177,7 +177,7 @@ class Agent:
         job = await self._context.contact.known_job()
         if job is not None:
             self._context.members.note(job)
-            await takers.look(job, [keeper.placed.node_id for keeper in self._keepers])
+            await takers.check(job, [keeper.placed.node_id for keeper in self._keepers])
 
     def _nodes(self) -> list[tuple[str, int]]:
         """Node id and process id of what runs here, the scheduler apart."""

@@ -112,7 +112,7 @@ class Members:
         """Is it known that this process was let in?"""
         return self._pids.get(node_id) == pid
 
-    async def look(self, processes: Iterable[tuple[str, int]]) -> None:
+    async def refresh(self, processes: Iterable[tuple[str, int]]) -> None:
         """Ask, where it is not known of all of these (node id, process id) that they were let in."""
         if not all(self.includes(*process) for process in processes):
             await self._ask()

@@ -38,7 +38,7 @@ class RankTakers:
         self._given_up: set[MissingRank] = set()
         """Whose files this host cannot reach; until the rank has another holder."""
 
-    async def look(self, job: KnownJob, slots: Collection[str]) -> None:
+    async def check(self, job: KnownJob, slots: Collection[str]) -> None:
         """Start what is due, and end what has nothing to do.
 
         Args:

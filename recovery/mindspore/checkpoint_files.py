@@ -74,7 +74,7 @@ class Published(Callback):  # type: ignore[misc]  # MindSpore ships no types
             step_in_epoch=(step - 1) % self._batches_per_epoch + 1,
         )
         for directory in self._directories:
-            directory.look()
+            directory.scan()
         self._run_context = run_context
         self._session.stop_if_asked()
 
@@ -82,7 +82,7 @@ class Published(Callback):  # type: ignore[misc]  # MindSpore ships no types
     def on_train_end(self, run_context: Any) -> None:
         """Complete the last file before this rank is reported done."""
         for directory in self._directories:
-            directory.look()
+            directory.scan()
             directory.close()
 
 
@@ -124,7 +124,7 @@ class _SaverDirectory:
         self._session.checkpoint_directory(self._directory, str(self._saver._prefix))  # noqa: SLF001 - as above
         self._watch.start()
 
-    def look(self) -> None:
+    def scan(self) -> None:
         """Has ModelCheckpoint begun a file at this step?"""
         newest = self._saver.latest_ckpt_file_name
         if newest == self._newest:
@@ -142,7 +142,7 @@ class _SaverDirectory:
         schedule = saver._last_triggered_step, saver._last_time  # noqa: SLF001 - MindSpore has no other way to ask
         saver._save_ckpt(now, True)  # noqa: SLF001 - as above; positional in some releases
         saver._last_triggered_step, saver._last_time = schedule  # noqa: SLF001 - as above
-        self.look()
+        self.scan()
 
     def close(self) -> None:
         """MindSpore has waited for its own threads: what it began is there."""
@@ -188,7 +188,9 @@ class _SaverDirectory:
 
     def _found(self) -> catalogue.Listing:
         session = self._session
-        return catalogue.look(self._directory, None, job=session.job, run=session.run, rank=session.rank)
+        return catalogue.list_directory(
+            self._directory, None, job=session.job, run=session.run, rank=session.rank
+        )
 
     def _is_of_this_process(self, path: Path) -> bool:
         parsed = names.parse(path.name)

@@ -172,7 +172,7 @@ def _secure_channel(settings: Settings) -> Iterator[Check]:
     assert channel is not None, "it is on"
     yield Check(name=name, ok=True, found=f"{channel.material!r}")
     # A note of what has changed is none here: nothing was loaded before.
-    for note in channel.look(clock.utc_now()):
+    for note in channel.reload(clock.utc_now()):
         yield Check(name="certificates", ok=False, found=note.text, next_step="Renew it in time.")
 
 

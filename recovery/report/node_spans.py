@@ -185,7 +185,7 @@ class NodeSpans:
         self._now: dict[str, tuple[Doing, int]] = {}
         self._spans: dict[str, list[Span]] = {}
 
-    def follow(self, events: Iterable[StoredEvent]) -> dict[str, tuple[Span, ...]]:
+    def advance(self, events: Iterable[StoredEvent]) -> dict[str, tuple[Span, ...]]:
         """Give every node's spans, in the order of ranks. Called once."""
         last_ms = 0
         for stored in events:

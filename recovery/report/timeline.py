@@ -99,7 +99,7 @@ def make_timeline(
     summaries = tuple(
         _summary(one, times.generations[one], redone.get(one, 0), reached) for one in times.generations
     )
-    spans = NodeSpans(redone, times).follow(log.events)
+    spans = NodeSpans(redone, times).advance(log.events)
     return Timeline(
         run=run,
         begin_ms=of_run[0].wall_ms if of_run else 0,

@@ -80,7 +80,7 @@ class _Store:
                 self._database.fail()
                 raise
 
-    def look(self) -> None:
+    def check(self) -> None:
         """See that the file is still the one that was opened.
 
         Raises:

@@ -33,7 +33,7 @@ class Store(Protocol):
     def apply(self, records: Sequence[Record], *, wall_ms: int) -> None:
         """Write all records in one transaction."""
 
-    def look(self) -> None:
+    def check(self) -> None:
         """See that what is written to is still there."""
 
 
@@ -131,7 +131,7 @@ class Writer:
                     self._waiting = 0
                     return batches
             try:
-                self._store.look()
+                self._store.check()
             except Exception as error:  # noqa: BLE001 - as in `_write`
                 self._stop(error)
                 return []

@@ -42,7 +42,7 @@ class Note(NamedTuple):
 
 
 class Channel:
-    """Made once for each side of a process. `context` may be another one after each `look`."""
+    """Made once for each side of a process. `context` may be another one after each `reload`."""
 
     def __init__(
         self, config: Path, side: Side, password: bytes | None, password_file: Path | None = None
@@ -80,7 +80,7 @@ class Channel:
         """
         return name_to_check(self.material.files, host)
 
-    def look(self, now: datetime.datetime) -> list[Note]:
+    def reload(self, now: datetime.datetime) -> list[Note]:
         """Take new files where there are any. Reads files: not for an event loop.
 
         Returns:

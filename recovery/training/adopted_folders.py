@@ -198,7 +198,7 @@ class _Adopter:
         if keep is not None:
             rule = Rule(keep_checkpoint_max=keep, keep_checkpoint_per_n_minutes=0)
             self._retention = Retention(
-                lambda: catalogue.look(
+                lambda: catalogue.list_directory(
                     directory, catalogue.FOLDERS, job=session.job, run=session.run, rank=session.rank
                 ),
                 rule,

@@ -205,7 +205,7 @@ class ModelCheckpoint(Callback):
         save.failed(reason)
 
     def _look(self, session: Session) -> catalogue.Listing:
-        return catalogue.look(
+        return catalogue.list_directory(
             self._directory, self._prefix, job=session.job, run=session.run, rank=session.rank
         )
 

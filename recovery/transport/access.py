@@ -30,10 +30,10 @@ class Access(NamedTuple):
     channel: Channel | None = None
     """The secure channel's dialling side; None: plain text."""
 
-    async def look(self) -> None:
+    async def reload(self) -> None:
         """Before a dial: take new files of the channel where they have changed, and log what expires."""
         if self.channel is not None:
-            for note in await asyncio.to_thread(self.channel.look, clock.utc_now()):
+            for note in await asyncio.to_thread(self.channel.reload, clock.utc_now()):
                 _logger.log(note.level, "event=%s %s", note.event, note.text)
 
     async def not_let_in(self) -> None:

@@ -137,7 +137,7 @@ class Client:
             ConnectError: nobody answers there, not in time, or it is no scheduler of ours.
         """
         await self.close()
-        await self._access.look()
+        await self._access.reload()
         import aiohttp  # noqa: PLC0415 - see the head of this file
 
         proofs = Proofs()

@@ -87,7 +87,7 @@ class FileClient:
         """Make the session of all requests."""
         import aiohttp  # noqa: PLC0415 - see the head of this file
 
-        await self._access.look()
+        await self._access.reload()
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=_CONNECT_S, sock_read=self._patience.window_s
         )

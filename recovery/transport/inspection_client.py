@@ -40,7 +40,7 @@ async def ask(host: str, port: int, path: str, *, post: Any = None, access: Acce
     import aiohttp  # noqa: PLC0415 - as in client.py
 
     access = access if access is not None else Access()
-    await access.look()
+    await access.reload()
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
     base, method, tls = access.base(host, port), "GET" if post is None else "POST", access.tls(host)
     data = b"" if post is None else json.dumps(post).encode()

@@ -88,7 +88,7 @@ class _Judgement(NamedTuple):
 async def _look(
     channel: Channel, connections: Mapping[ConnectionId, Judged], before: _Judgement
 ) -> _Judgement:
-    for note in await asyncio.to_thread(channel.look, clock.utc_now()):
+    for note in await asyncio.to_thread(channel.reload, clock.utc_now()):
         _logger.log(note.level, "event=%s %s", note.event, note.text)
     now = _Judgement(clock.monotonic_ms(), channel.material)
     if now.by is before.by and now.at_ms - before.at_ms < JUDGE_MS:

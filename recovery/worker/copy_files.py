@@ -215,7 +215,7 @@ class Copies:
     def _look(self, directory: Path, job: str, run: RunId, rank: Rank) -> catalogue.Listing:
         """What lies there; what does not fit is logged once."""
         try:
-            found = catalogue.look(directory, None, job=job, run=run, rank=rank)
+            found = catalogue.list_directory(directory, None, job=job, run=run, rank=rank)
         except CheckpointError as error:
             self._pass_over(str(directory), str(error))
             return catalogue.Listing((), ())

@@ -236,7 +236,7 @@ class Executor:
 
     async def _look_for_end(self) -> str:
         try:
-            return await self._finished.look()
+            return await self._finished.check()
         except Exception:
             _logger.exception("event=finished_job_not_looked_for")
             return ""

@@ -36,7 +36,7 @@ class FinishedJob:
         """This process was admitted: its job goes on."""
         self._path, self._found = None, ""
 
-    async def look(self) -> str:
+    async def check(self) -> str:
         """Say which run has finished and how, or nothing: it has not, or that cannot be known here."""
         now_ms = clock.monotonic_ms()
         if self._path is None or now_ms < self._next_look_ms:

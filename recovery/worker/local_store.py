@@ -24,7 +24,7 @@ import msgspec
 from recovery import clock
 from recovery.core.effects import Persist
 from recovery.core.ids import NodeId, Rank, RequestId, RunId
-from recovery.core.messages import JobHistory, Offer, PassedOver
+from recovery.core.messages import JobHistory, Offer, Skipped
 from recovery.core.records import (
     ActivityRecord,
     CheckpointRecord,
@@ -44,7 +44,7 @@ from recovery.errors import (
 )
 from recovery.store.paths import worker_path
 from recovery.worker.exec_in_place import close_in_children, descriptors_of
-from recovery.worker.searches import Found, copies_of, look, prefix_of
+from recovery.worker.searches import Found, copies_of, prefix_of, search
 from recovery.worker.slot_notes import SlotNotes, past_in
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class LocalStore:
         """The newest row of progress was left out, because the store is behind; logged once until it has caught up."""
         self._directories: dict[tuple[str, str], DirectoryRecord] = {}
         """Where this process's training saves, by path and prefix."""
-        self._passed_over: frozenset[PassedOver] = frozenset()
+        self._passed_over: frozenset[Skipped] = frozenset()
         """What the last search did not take: logged once."""
         self._offered: dict[Rank, dict[tuple[str, str], DirectoryRecord]] = {}
         """Where the files of ranks lie that were offered to this process, by rank, then by path and prefix."""
@@ -293,7 +293,9 @@ class LocalStore:
             records += self._directories_of(self.recovery_path, node_id)
         places = {(record.path, record.prefix): record for record in records if record.run == offer.run}
         self._offered[offer.rank] = places
-        there = look(self.copies, (*places.values(), *self._directories.values()), job, offer.run, offer.rank)
+        there = search(
+            self.copies, (*places.values(), *self._directories.values()), job, offer.run, offer.rank
+        )
         self._warn_of(there.passed_over)
         return Found(held=there.held, passed_over=there.passed_over)
 
@@ -354,11 +356,11 @@ class LocalStore:
             notes = self._place.read(self.recovery_path, job)
             known = of_slot(known, notes.pasts)
             records += self._keep(notes.directories)
-        there = look(self.copies, records, job, run, rank)
+        there = search(self.copies, records, job, run, rank)
         if known is None:
             self._warn_of(there.passed_over)
             return Found(held=there.held, passed_over=there.passed_over)
-        of_past = look(self.copies, records, known.job, known.run, known.rank).held
+        of_past = search(self.copies, records, known.job, known.run, known.rank).held
         taken = {held.path for held in of_past}
         passed_over = tuple(one for one in there.passed_over if one.path not in taken)
         self._warn_of(passed_over)
@@ -376,7 +378,7 @@ class LocalStore:
             self._in_loop(self.submit, Persist(tuple(new.values())))
         return places
 
-    def _warn_of(self, passed_over: tuple[PassedOver, ...]) -> None:
+    def _warn_of(self, passed_over: tuple[Skipped, ...]) -> None:
         for one in passed_over:
             if one not in self._passed_over:
                 _logger.warning(

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from recovery.checkpoint import catalogue, names
-from recovery.core.held import HeldCheckpoint, PassedOver
+from recovery.core.held import HeldCheckpoint, Skipped
 from recovery.core.ids import NodeId, Rank, RunId
 from recovery.core.messages import JobHistory
 from recovery.core.policy.ranks import slot_of
@@ -19,7 +19,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     """What a search of the directories has found."""
 
     held: tuple[HeldCheckpoint, ...] = ()
-    passed_over: tuple[PassedOver, ...] = ()
+    passed_over: tuple[Skipped, ...] = ()
     past: JobHistory | None = None
     """Another job that this node has trained; None: none that anybody remembers."""
 
@@ -29,7 +29,7 @@ def copies_of(recovery_path: Path | None, node_id: NodeId, replaces: str) -> Cop
     return Copies(recovery_path, slot_of(node_id, replaces)) if recovery_path is not None else None
 
 
-def look(
+def search(
     copies: Copies | None, records: tuple[DirectoryRecord, ...], job: str, run: RunId, rank: Rank | None
 ) -> catalogue.Listing:
     """Look wherever a rank's checkpoints may lie.

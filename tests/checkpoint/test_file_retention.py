@@ -24,7 +24,7 @@ def retention(
     is_pinned: Callable[[Path], bool] = lambda path: False,
 ) -> Retention:
     def look() -> catalogue.Listing:
-        found = catalogue.look(directory, None, job="job-a", run=1, rank=0)
+        found = catalogue.list_directory(directory, None, job="job-a", run=1, rank=0)
         after_the_look()
         return found
 

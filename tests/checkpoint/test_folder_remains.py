@@ -25,7 +25,9 @@ def saved(directory: Path, steps: int) -> None:
 def retain(directory: Path) -> None:
     """Keep two, as each rank does."""
     for rank in RANKS:
-        look = functools.partial(catalogue.look, directory, catalogue.FOLDERS, job="job-a", run=1, rank=rank)
+        look = functools.partial(
+            catalogue.list_directory, directory, catalogue.FOLDERS, job="job-a", run=1, rank=rank
+        )
         rule = Rule(keep_checkpoint_max=2, keep_checkpoint_per_n_minutes=0)
         Retention(look, rule, lambda path: False, rank=rank).apply(previous_durable_step=3)
 

@@ -96,7 +96,7 @@ def test_whatever_is_changed_in_it_later_is_refused(tmp_path: Path, name: str, d
     with pytest.raises(CheckpointError, match=name):
         verify.check(folder)
     if damage != "flip":
-        look = catalogue.look(tmp_path, catalogue.FOLDERS, job="job-a", run=1, rank=0)
+        look = catalogue.list_directory(tmp_path, catalogue.FOLDERS, job="job-a", run=1, rank=0)
         assert (look.held, len(look.passed_over)) == ((), 1)
 
 
@@ -186,7 +186,7 @@ def test_a_file_of_the_user_under_the_manifests_name_stays(tmp_path: Path) -> No
         adopted(folder)
     assert (tmp_path / "step_5.json").read_text() == '{"learning_rate": 1}'
     # It lies beside a folder, so somebody may take it for a damaged manifest.
-    look = catalogue.look(tmp_path, catalogue.FOLDERS, job="job-a", run=1, rank=0)
+    look = catalogue.list_directory(tmp_path, catalogue.FOLDERS, job="job-a", run=1, rank=0)
     assert [one.path for one in look.passed_over] == [str(folder)]
 
 
@@ -224,7 +224,7 @@ def test_each_rank_answers_for_its_own_and_together_they_do_for_all(tmp_path: Pa
     for rank, manifest in ((0, first), (1, second)):
         assert verify.check(folder, rank=rank) == manifest
         assert [(one.path, one.digest) for one in held(tmp_path, rank)] == [(f"{folder}/", manifest.digest)]
-        assert not catalogue.look(tmp_path, None, job="job-a", run=1, rank=rank).passed_over
+        assert not catalogue.list_directory(tmp_path, None, job="job-a", run=1, rank=rank).passed_over
     (folder / "rng_state_1.pth").write_bytes(b"kcid")
     assert verify.check(folder, rank=0) == first
     with pytest.raises(CheckpointDigestError):
@@ -268,7 +268,7 @@ def test_a_folder_goes_whole_and_its_manifest_with_it(tmp_path: Path) -> None:
     for step in (1, 2, 3, 4):
         adopted(written(tmp_path / f"step_{step}"), step=step)
     retention = Retention(
-        functools.partial(catalogue.look, tmp_path, catalogue.FOLDERS, job="job-a", run=1, rank=0),
+        functools.partial(catalogue.list_directory, tmp_path, catalogue.FOLDERS, job="job-a", run=1, rank=0),
         Rule(keep_checkpoint_max=2, keep_checkpoint_per_n_minutes=0),
         lambda path: False,
     )
@@ -344,7 +344,7 @@ def test_a_manifest_without_its_folder_is_passed_over(tmp_path: Path) -> None:
 
     with pytest.raises(CheckpointError, match="CHECKPOINT_MISSING"):
         verify.check(folder)
-    look = catalogue.look(tmp_path, catalogue.FOLDERS, job="job-a", run=1, rank=0)
+    look = catalogue.list_directory(tmp_path, catalogue.FOLDERS, job="job-a", run=1, rank=0)
     assert [(one.path, one.step) for one in look.passed_over] == [(str(folder), 1)]
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def look(directory: Path, **wanted: Any) -> catalogue.Listing:
-    return catalogue.look(directory, "train", **{"job": "job-a", "run": 1, "rank": 0, **wanted})
+    return catalogue.list_directory(directory, "train", **{"job": "job-a", "run": 1, "rank": 0, **wanted})
 
 
 def found(there: catalogue.Listing) -> list[tuple[str, int, str]]:

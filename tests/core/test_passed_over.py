@@ -17,8 +17,8 @@ from tests.core.driven_worker import DrivenWorker, plan
 WINDOW_MS = 1_000
 
 
-def over(path: str, reason: str = "cut short", step: int = 0) -> m.PassedOver:
-    return m.PassedOver(path=path, reason=reason, step=step)
+def over(path: str, reason: str = "cut short", step: int = 0) -> m.Skipped:
+    return m.Skipped(path=path, reason=reason, step=step)
 
 
 def stopped(*steps: int) -> tuple[Desk, list[Worker], dict[NodeId, list[m.HeldCheckpoint]]]:
@@ -33,9 +33,7 @@ def stopped(*steps: int) -> tuple[Desk, list[Worker], dict[NodeId, list[m.HeldCh
     return desk, workers, held
 
 
-def ready(
-    worker: Worker, *held: m.HeldCheckpoint, over: tuple[m.PassedOver, ...] = (), more: int = 0
-) -> None:
+def ready(worker: Worker, *held: m.HeldCheckpoint, over: tuple[m.Skipped, ...] = (), more: int = 0) -> None:
     worker.send(
         m.Ready(
             request_id=worker.request(),
@@ -252,8 +250,8 @@ def test_a_worker_looks_for_the_files_of_its_rank_once_it_has_one() -> None:
 
 def test_a_worker_names_so_many_files_as_fit_and_counts_the_rest() -> None:
     driven = DrivenWorker().admitted()
-    found = tuple(over(str(number)) for number in range(m.PASSED_OVER_MAX + 3))
+    found = tuple(over(str(number)) for number in range(m.SKIPPED_MAX + 3))
     driven.found(passed_over=found)
 
     [said] = driven.sent(m.Ready)
-    assert (said.passed_over, said.passed_over_more) == (found[: m.PASSED_OVER_MAX], 3)
+    assert (said.passed_over, said.passed_over_more) == (found[: m.SKIPPED_MAX], 3)

@@ -193,7 +193,7 @@ def held_in(directory: Path, rank: int) -> tuple[HeldCheckpoint, ...]:
 def _retire(directory: Path, number: int, *ranks: int) -> None:
     """Remove what is older than the step before this one, as the ranks do."""
     for rank in ranks:
-        look = functools.partial(catalogue.look, directory, None, job="job", run=RUN, rank=rank)
+        look = functools.partial(catalogue.list_directory, directory, None, job="job", run=RUN, rank=rank)
         rule = Rule(keep_checkpoint_max=2, keep_checkpoint_per_n_minutes=0)
         Retention(look, rule, lambda path: False, rank=rank).apply(previous_durable_step=number - 1)
 

@@ -32,7 +32,7 @@ _INSIDE = (
     m.HeldCheckpoint,
     HeldCopy,
     LiveState,
-    m.PassedOver,
+    m.Skipped,
     m.JobHistory,
     m.GenerationStart,
     Source,

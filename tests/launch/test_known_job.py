@@ -35,7 +35,7 @@ def test_what_is_known_is_not_asked_again() -> None:
 
     assert asyncio.run(members.was_member("0", 7))
     assert asyncio.run(members.was_member("0", 7))
-    asyncio.run(members.look([("0", 7)]))
+    asyncio.run(members.refresh([("0", 7)]))
     assert scheduler.asked == 1
     assert set(members.ids) == {"0"}
 
@@ -49,7 +49,7 @@ def test_a_process_is_known_by_its_id_and_its_process_id() -> None:
 def test_a_scheduler_that_does_not_answer_says_nothing_of_anybody() -> None:
     members = Members(Scheduler(None, job(node("0", 7)), None))
     assert asyncio.run(members.was_member("0", 7)) is None
-    asyncio.run(members.look([("0", 7)]))
+    asyncio.run(members.refresh([("0", 7)]))
     assert asyncio.run(members.was_member("0", 7))
 
 

@@ -78,7 +78,7 @@ class Host:
             for name, rank in ranks.items()
         ]
         job = KnownJob(job="j", state="interrupted", nodes=tuple(nodes))
-        asyncio.run(self.takers.look(job, ["a", *(one.node_id for one in self.started)]))
+        asyncio.run(self.takers.check(job, ["a", *(one.node_id for one in self.started)]))
         return [str(one.node_id) for one in self.started if one.dismissed]
 
 

@@ -35,8 +35,8 @@ DRAIN_ORDERS = (
         "I26",
         "core/worker/machine.py",
         "WorkerMachine.handle",
-        "[*self._handover.follow(), *effects]",
-        "[*effects, *self._handover.follow()]",
+        "[*self._handover.advance(), *effects]",
+        "[*effects, *self._handover.advance()]",
         (f"{_WORKER}::test_who_is_asked_to_end_leaves_before_its_generation_ends_under_it",),
     ),
     Bug(

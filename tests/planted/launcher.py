@@ -198,7 +198,7 @@ LAUNCHER: tuple[Bug, ...] = (
         "a process that took another rank than it was started for is ended",
         "I14",
         "launch/rank_takers.py",
-        "RankTakers.look",
+        "RankTakers.check",
         "taker.node_id not in holders",
         "taker.node_id not in holders or rank not in still_missing",
         ("tests/launch/test_rank_takers.py::test_takers_may_have_taken_each_others_ranks",),

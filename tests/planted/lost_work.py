@@ -24,8 +24,8 @@ LOST_WORK = (
         "I14",
         "core/scheduler/checkpoints/copying.py",
         "note_outcome",
-        "copying.look or copying.holds_back",
-        "copying.look",
+        "copying.rescan or copying.holds_back",
+        "copying.rescan",
         ("tests/core/test_copies.py::test_a_holder_of_many_ranks_copies_is_asked_in_windows",),
     ),
     Bug(

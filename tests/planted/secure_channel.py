@@ -97,7 +97,7 @@ SECURE_CHANNEL = (
         "new files are read at a restart only",
         "I15",
         "tls/channel.py",
-        "Channel.look",
+        "Channel.reload",
         "digest != self._seen",
         "not self._seen",
         ("tests/tls/test_failed_handshakes.py::test_a_list_that_is_no_newer_is_taken_and_said",),

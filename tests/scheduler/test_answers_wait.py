@@ -33,7 +33,7 @@ class SlowStore:
         self._store = store
         self.disk_answers = threading.Event()
 
-    def look(self) -> None:
+    def check(self) -> None:
         pass
 
     def apply(self, records: Sequence[Record], *, wall_ms: int) -> None:

@@ -89,7 +89,7 @@ class Disks:
 
     def look(
         self, node: str, directories: Iterable[str], *, job: str, run: int, rank: int | None
-    ) -> tuple[tuple[m.HeldCheckpoint, ...], tuple[m.PassedOver, ...]]:
+    ) -> tuple[tuple[m.HeldCheckpoint, ...], tuple[m.Skipped, ...]]:
         """List what a node can read of a run: one file a step, of the newest generation; and what it passes over.
 
         Args:
@@ -100,7 +100,7 @@ class Disks:
             rank: of which rank; None: of any.
         """
         held: dict[int, m.HeldCheckpoint] = {}
-        passed_over: list[m.PassedOver] = []
+        passed_over: list[m.Skipped] = []
         for directory in sorted(set(directories)):
             if not self.can_read(node, directory):
                 continue
@@ -110,7 +110,7 @@ class Disks:
                 of_another = rank is not None and file.rank != rank
                 fault = file.fault or ("it is of another rank" if of_another else "")
                 if fault:
-                    passed_over.append(m.PassedOver(path=file.held.path, reason=fault, step=step))
+                    passed_over.append(m.Skipped(path=file.held.path, reason=fault, step=step))
                 elif step not in held or _worth(held[step]) < _worth(file.held):
                     held[step] = file.held
         return (

@@ -241,7 +241,7 @@ class Process:
 
     def _look(
         self, places: set[str], job: str, run: int, rank: int | None
-    ) -> tuple[tuple[m.HeldCheckpoint, ...], tuple[m.PassedOver, ...]]:
+    ) -> tuple[tuple[m.HeldCheckpoint, ...], tuple[m.Skipped, ...]]:
         held, passed_over = self.world.disk.look(self.name, places, job=job, run=run, rank=rank)
         self.clock.seen["a file was passed over"] += len(passed_over)
         return held, passed_over

@@ -58,10 +58,10 @@ def test_an_owner_whose_file_was_taken_away_writes_no_more(
     with pytest.raises(StoreError, match=r"STORE_GONE: .*scheduler\.db"):
         store.apply([samples.job(2)], wall_ms=1)
     with pytest.raises(StoreError, match="STORE_GONE"):
-        store.look()
+        store.check()
     store.close()
     # A closed store has nothing to look at.
-    store.look()
+    store.check()
     assert _files(path) == before, "it wrote into a directory that is no longer its own"
 
 
@@ -101,7 +101,7 @@ def test_a_file_system_that_is_gone_is_a_store_that_is_gone(
 
     monkeypatch.setattr(file_identity, "_identity", stale)
     with pytest.raises(StoreError, match=r"STORE_GONE: .*cannot be looked at \(Stale file handle\)"):
-        store.look()
+        store.check()
     store.close()
 
 
@@ -131,6 +131,6 @@ def test_an_owner_that_folds_and_writes_for_long_keeps_its_files(tmp_path: Path)
     store = SchedulerStore.open(tmp_path / "job")
     for generation in range(300):
         store.apply([samples.job(generation), *(samples.event() for _ in range(20))], wall_ms=1)
-    store.look()
+    store.check()
     store.close()
     assert read_scheduler(tmp_path / "job").job == samples.job(299)

@@ -55,7 +55,7 @@ class HeldStore:
         self.begun = threading.Event()
         self.transactions: list[int] = []
 
-    def look(self) -> None:
+    def check(self) -> None:
         pass
 
     def apply(self, records: Sequence[Record], *, wall_ms: int) -> None:

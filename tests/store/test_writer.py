@@ -32,7 +32,7 @@ class Disk:
         self.entered, self.go_on = threading.Event(), threading.Event()
         self.go_on.set()
 
-    def look(self) -> None:
+    def check(self) -> None:
         pass
 
     def apply(self, records: Sequence[Record], *, wall_ms: int) -> None:

@@ -212,7 +212,7 @@ def test_a_list_that_is_no_newer_is_taken_and_said(world: World) -> None:
     notes = {}
     for number, revoked in ((4, [world.client]), (6, []), (6, [world.client])):
         place.lists(world.list_of(*revoked, number=number))
-        notes[number, bool(revoked)] = [note.text for note in channel.look(NOW) if "NOT_NEWER" in note.text]
+        notes[number, bool(revoked)] = [note.text for note in channel.reload(NOW) if "NOT_NEWER" in note.text]
 
     assert notes[6, False] == []
     assert [text for key in ((4, True), (6, True)) for text in notes[key]] == [

@@ -63,16 +63,16 @@ def test_new_files_may_come_with_a_new_password(world: World) -> None:
     channel = process_channels.channel_of(settings, Side.CLIENT)
     assert channel is not None
     before = channel.context
-    channel.look(clock.utc_now())
+    channel.reload(clock.utc_now())
 
     place.own(world.client, password=b"another password")
-    events = [note.event for note in channel.look(clock.utc_now())]
+    events = [note.event for note in channel.reload(clock.utc_now())]
     assert events == ["tls_files_refused"], "the password's file is not there yet"
     assert channel.context is before
     place.put("password", b"another password\n", 0o600)
-    assert channel.look(clock.utc_now())[0].event == "tls_files_renewed"
+    assert channel.reload(clock.utc_now())[0].event == "tls_files_renewed"
     place.put("password", b"another password\n", 0o644)
-    assert "FILE_PERM" in channel.look(clock.utc_now())[0].text
+    assert "FILE_PERM" in channel.reload(clock.utc_now())[0].text
     assert channel.context is not before
 
 

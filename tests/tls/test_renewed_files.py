@@ -28,7 +28,7 @@ def _channel(world: World) -> Channel:
 
 
 def _of_files(channel: Channel, now: datetime.datetime) -> list[str]:
-    return [note.event for note in channel.look(now) if note.event.startswith("tls_files")]
+    return [note.event for note in channel.reload(now) if note.event.startswith("tls_files")]
 
 
 def test_a_list_of_a_clock_that_is_ahead_is_used_once_its_time_has_come(world: World) -> None:

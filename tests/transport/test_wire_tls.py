@@ -212,7 +212,7 @@ def test_a_look_that_fails_is_not_the_last(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(peer_certificates, "LOOK_S", 0.05)
-    server, looks, look = world.places[Side.SERVER], [0], Channel.look
+    server, looks, look = world.places[Side.SERVER], [0], Channel.reload
     server.lists(world.list_of(number=1))
 
     def failing(channel: Channel, now: datetime) -> list[Note]:
@@ -222,7 +222,7 @@ def test_a_look_that_fails_is_not_the_last(
             raise RuntimeError(message)
         return look(channel, now)
 
-    monkeypatch.setattr(Channel, "look", failing)
+    monkeypatch.setattr(Channel, "reload", failing)
 
     async def main() -> None:
         async with secure(world) as (_, port):
@@ -295,7 +295,7 @@ def test_files_named_by_relative_paths_are_found_again_by_a_script_that_goes_els
     monkeypatch.chdir(tmp_path / "elsewhere")
     place.own(signed("new client", world.root, usages=(CLIENT,)))
 
-    notes = made.look(clock.utc_now())
+    notes = made.reload(clock.utc_now())
 
     assert [note.event for note in notes if note.event.startswith("tls_files")] == ["tls_files_renewed"], (
         notes

@@ -41,7 +41,7 @@ class Copying:
         """The newest two steps on disks that are, oldest first. Each has all its copies."""
         self.copied_in_memory = 0
         """The newest step in memory that is; 0: none, or a newer one is copied on disks."""
-        self.look = False
+        self.rescan = False
         """Has something changed by which an order may be sent?"""
         self.limited_to: int | None = None
         """How many copies there are instead of the number that was asked for, as an event has said."""
@@ -79,7 +79,7 @@ class Copying:
     def take_due(self) -> int:
         """Begin with a step that waits; gives it, or 0 where none does."""
         self.in_memory = not self.due
-        self.step, self.look = self.due or self.due_in_memory, True
+        self.step, self.rescan = self.due or self.due_in_memory, True
         if self.in_memory:
             self.due_in_memory = 0
         self.due = 0

@@ -7,7 +7,7 @@ from collections import OrderedDict
 import msgspec
 
 from recovery.core.ids import ConnectionId, NodeId, RequestId
-from recovery.core.messages import FromScheduler, PassedOver, ProcessIdentity, Ready, Role
+from recovery.core.messages import FromScheduler, ProcessIdentity, Ready, Role, Skipped
 from recovery.core.policy.registration import Held, Window
 from recovery.core.records import NodeRecord, NodeState, SlotRecord
 from recovery.core.scheduler.slots import Slots
@@ -63,7 +63,7 @@ class Node:
         """It was started as a standby (MS_STANDBY). Who was not, and waits as one, waits for a slot."""
         self.given_up = False
         """Its launcher has seen it end, and does not start it again."""
-        self.passed_over: frozenset[PassedOver] = frozenset()
+        self.passed_over: frozenset[Skipped] = frozenset()
         """What it reported last that it passed over: only what is new becomes an event."""
         self.asked, self.ask_again_ms = 0, 0
         """How often it was asked on this connection what it can read of its own rank's files, and when it is asked once more."""

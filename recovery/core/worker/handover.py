@@ -160,7 +160,7 @@ class Handover:
         """
         return self._leave("the connection to the scheduler closed") if self._asked is not None else []
 
-    def follow(self) -> list[WorkerEffect]:
+    def advance(self) -> list[WorkerEffect]:
         """Look, after a stimulus, whether there is still a step to hand the rank over at; what is done before all else.
 
         A script replaces itself when its generation ends, and the program that follows would know of no signal.

@@ -103,7 +103,7 @@ class WorkerMachine:
     def handle(self, stimulus: s.WorkerStimulus, now_ms: int) -> list[WorkerEffect]:
         """Take one stimulus and say what is to be done, in order."""
         effects = self._take(stimulus, now_ms)
-        return [*self._handover.follow(), *effects]
+        return [*self._handover.advance(), *effects]
 
     def _take(self, stimulus: s.WorkerStimulus, now_ms: int) -> list[WorkerEffect]:  # noqa: PLR0911, PLR0912, C901 - one line per stimulus, nothing else
         match stimulus:

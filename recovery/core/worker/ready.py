@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from recovery.core.ids import Generation
-from recovery.core.messages import PASSED_OVER_MAX, Ready
+from recovery.core.messages import SKIPPED_MAX, Ready
 from recovery.core.policy.message_share import copies_that_fit, newest_that_fit
 from recovery.core.worker.stimuli import CheckpointsFound, TrainingStopped
 
@@ -30,7 +30,7 @@ def make_ready(
         stopped: how it has left its training; None: it has not trained in this job.
     """
     held = newest_that_fit(found.held, committed_step=committed_step, frame_bytes_max=frame_bytes_max)
-    named, past = found.passed_over[:PASSED_OVER_MAX], found.past
+    named, past = found.passed_over[:SKIPPED_MAX], found.past
     if past is not None:
         of_past = newest_that_fit(past.held, committed_step=committed_step, frame_bytes_max=frame_bytes_max)
         copies = copies_that_fit(past.copies, committed_step=committed_step, frame_bytes_max=frame_bytes_max)

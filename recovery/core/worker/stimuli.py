@@ -8,7 +8,7 @@ import msgspec
 
 from recovery.core.copy_messages import FetchFault
 from recovery.core.ids import Generation, Rank, RequestId, ResumeToken
-from recovery.core.messages import FromScheduler, HeldCheckpoint, HeldCopy, JobHistory, LiveState, PassedOver
+from recovery.core.messages import FromScheduler, HeldCheckpoint, HeldCopy, JobHistory, LiveState, Skipped
 from recovery.core.worker.timers import WorkerTimer
 
 
@@ -133,7 +133,7 @@ class CheckpointsFound(msgspec.Struct, frozen=True, tag="checkpoints_found"):
     search_id: int
     """Of the `FindCheckpoints` that asked for it."""
     held: tuple[HeldCheckpoint, ...]
-    passed_over: tuple[PassedOver, ...] = ()
+    passed_over: tuple[Skipped, ...] = ()
     """Newest step first."""
     past: JobHistory | None = None
     """Another job than the one that was asked for, by this process's memory or its own store."""

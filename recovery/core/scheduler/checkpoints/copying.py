@@ -76,8 +76,8 @@ def order(state: SchedulerState) -> list[SchedulerEffect]:
     effects: list[SchedulerEffect] = []
     while (copying.due or copying.due_in_memory) and not copying.step and _all_are_here(state):
         effects += _begin(state)
-    if copying.step and copying.look:
-        copying.look = False
+    if copying.step and copying.rescan:
+        copying.rescan = False
         orders = _orders(state)
         effects += [Persist((), orders)] if orders else []
     return effects
@@ -193,7 +193,7 @@ def note_outcome(
     """
     copying = state.copying
     del copying.pending[rank, holder]
-    copying.look = copying.look or copying.holds_back
+    copying.rescan = copying.rescan or copying.holds_back
     copying.has_failed = copying.has_failed or failed
     return ([], ()) if copying.pending else _complete(state)
 

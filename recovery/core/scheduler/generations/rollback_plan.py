@@ -121,5 +121,5 @@ def missing_files(state: SchedulerState, target: int) -> list[Record]:
             reason="it was committed and is missing",
             details=path,
         )
-        for step, rank, path in missing[: m.PASSED_OVER_MAX]
+        for step, rank, path in missing[: m.SKIPPED_MAX]
     ]

@@ -333,7 +333,7 @@ def _connect(
     node.proven_dead, node.given_up, node.replaces = False, False, register.replaces
     node.starts_again, node.is_restarting = register.starts_again, False
     node.waits_by_choice, node.serves = register.standby, register.serves
-    state.copying.look = True
+    state.copying.rescan = True
     state.lost_store.reported_generation = max(state.lost_store.reported_generation, register.generation)
     state.vacancies.pending_failure.discard(node.record.node_id)
     state.speakers[connection] = node.record.node_id

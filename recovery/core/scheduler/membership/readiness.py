@@ -101,9 +101,9 @@ def _copies(state: SchedulerState, ready: m.Ready) -> list[m.HeldCopy]:
     return [one for one in ready.copies if one.checkpoint in of_lineage]
 
 
-def _rolled_back(held: m.HeldCheckpoint) -> m.PassedOver:
+def _rolled_back(held: m.HeldCheckpoint) -> m.Skipped:
     reason = f"it was written in generation {held.generation}, which a later plan rolled back"
-    return m.PassedOver(path=held.path, reason=reason, step=held.step)
+    return m.Skipped(path=held.path, reason=reason, step=held.step)
 
 
 def _passed_over(state: SchedulerState, node: Node, ready: m.Ready) -> list[Record]:
