@@ -33,6 +33,9 @@ class Doing(str, Enum):
     """Nobody recorded what it did: the scheduler was away or heard nothing, and the node wrote nothing."""
 
 
+_ENDED = (Doing.LOST, Doing.REFUSED, Doing.UNKNOWN)
+
+
 class Span(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A stretch of time, milliseconds since 1970 UTC."""
 
@@ -71,9 +74,12 @@ def by_slot(spans: Mapping[str, Sequence[Span]]) -> dict[str, tuple[Span, ...]]:
     Returns:
         By the first id of each slot, in the order in which they came.
     """
-    ids: dict[str, list[str]] = {}
+    slots: dict[str, list[str]] = {}
     for node in spans:
-        ids.setdefault(first_id(node), []).append(node)
+        before = slots.get(first_id(node), [])
+        has_a_row = bool(before) and all(_has_ended(spans[earlier], spans[node]) for earlier in before)
+        slots.setdefault(first_id(node) if has_a_row or not before else node, []).append(node)
+    ids = {slot if slot in spans else nodes[0]: nodes for slot, nodes in slots.items()}
     rows: dict[str, tuple[Span, ...]] = {}
     for slot, nodes in ids.items():
         row: list[Span] = []
@@ -82,6 +88,12 @@ def by_slot(spans: Mapping[str, Sequence[Span]]) -> dict[str, tuple[Span, ...]]:
                 row = [*_until(row, spans[node][0].begin_ms), *spans[node]]
         rows[slot] = tuple(row)
     return rows
+
+
+def _has_ended(earlier: Sequence[Span], later: Sequence[Span]) -> bool:
+    """Had a process ended when another one came? Else a person has called two workers `gpu.2` and `gpu.3`."""
+    came_ms = later[0].begin_ms if later else 0
+    return not any(span.begin_ms <= came_ms < span.end_ms and span.doing not in _ENDED for span in earlier)
 
 
 def _until(spans: Iterable[Span], end_ms: int) -> Iterator[Span]:

@@ -66,6 +66,12 @@ def test_notes_of_another_rank_say_nothing_of_what_this_one_saved() -> None:
     assert (known.rank, known.saved_step, known.noted_by) == (0, 10, "")
 
 
+def test_worker_whose_name_looks_like_a_later_id_of_another_one_keeps_its_rank_to_itself() -> None:
+    beside = past(1, 40, generation=5)
+    later = msgspec.structs.replace(beside, generation=Generation(6), began=(*beside.began, began(6, 40)))
+    assert of_slot(past(0, 10, generation=5), {NodeId("gpu.2"): later}) == past(0, 10, generation=5)
+
+
 def test_notes_of_another_job_or_an_older_run_count_nowhere() -> None:
     other = past(1, 40, generation=9, job="a third job")
     known = of_slot(past(0, 10, generation=5), {NodeId("worker_0.2"): other})

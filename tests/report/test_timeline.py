@@ -227,6 +227,12 @@ def test_the_processes_of_one_place_are_one_row() -> None:
     ]
 
 
+def test_workers_that_train_side_by_side_have_a_row_each_whatever_they_are_called() -> None:
+    running = (Span(doing=Doing.RUNNING, begin_ms=0, end_ms=100),)
+    for names in (["gpu", "gpu.2", "gpu.3"], ["gpu.1", "gpu.2", "gpu.3"]):
+        assert list(by_slot(dict.fromkeys(names, running))) == names
+
+
 def test_what_is_too_short_to_be_seen_is_merged_into_what_it_mostly_is() -> None:
     def span(doing: Doing, begin_ms: int, end_ms: int) -> Span:
         return Span(doing=doing, begin_ms=begin_ms, end_ms=end_ms)

@@ -100,6 +100,7 @@ def of_slot(own: m.JobHistory | None, others: Mapping[NodeId, m.JobHistory]) -> 
     named = {
         name: msgspec.structs.replace(others[name], noted_by=name)
         for name in sorted(others, key=natural_key, reverse=True)
+        if not _trained_beside(own, others[name])
     }
     known = ([own] if own is not None else []) + list(named.values())
     if not known:
@@ -111,3 +112,11 @@ def of_slot(own: m.JobHistory | None, others: Mapping[NodeId, m.JobHistory]) -> 
         of_rank = past.saved_step if past.rank == newest.rank else 0
         newest = joined(newest, msgspec.structs.replace(past, saved_step=of_rank))
     return newest
+
+
+def _trained_beside(own: m.JobHistory | None, other: m.JobHistory) -> bool:
+    """Did both follow one plan, as two ranks? Then `node.2` is no later id of `node`'s slot: a person has called two workers so."""
+    if own is None or (own.job, own.run) != (other.job, other.run) or own.rank == other.rank:
+        return False
+    plans = {start.generation for start in own.began}
+    return any(start.generation in plans for start in other.began)
