@@ -85,7 +85,7 @@ class LocalStore:
         self.recovery_path = recovery_path
         """None: recovery is off, nothing is kept."""
         self._node_id, self._accept_without_wal, self._scheduler = node_id, accept_without_wal, scheduler
-        self._place, self._takes_over = SlotNotes(node_id, replaces), bool(replaces)
+        self._slot_notes, self._takes_over = SlotNotes(node_id, replaces), bool(replaces)
         self.copies = copies_of(recovery_path, node_id, replaces)
         """Contributions of other ranks, and those that were brought back for its own; None: recovery is off."""
         self._store: WorkerStore | None = None
@@ -293,9 +293,8 @@ class LocalStore:
             records += self._directories_of(self.recovery_path, node_id)
         places = {(record.path, record.prefix): record for record in records if record.run == offer.run}
         self._offered[offer.rank] = places
-        there = search(
-            self.copies, (*places.values(), *self._directories.values()), job, offer.run, offer.rank
-        )
+        everywhere = (*places.values(), *self._directories.values())
+        there = search(self.copies, everywhere, job, offer.run, offer.rank)
         self._warn_of(there.passed_over)
         return Found(held=there.held, passed_over=there.passed_over)
 
@@ -353,7 +352,7 @@ class LocalStore:
                 of_store, is_of_job = past_in(state, job), state.job is not None and state.job.job == job
         known = joined(past, of_store) if past is not None else of_store
         if known is not None or not is_of_job:
-            notes = self._place.read(self.recovery_path, job)
+            notes = self._slot_notes.read(self.recovery_path, job)
             known = of_slot(known, notes.pasts)
             records += self._keep(notes.directories)
         there = search(self.copies, records, job, run, rank)
@@ -369,10 +368,9 @@ class LocalStore:
         )
 
     def _keep(self, places: tuple[DirectoryRecord, ...]) -> tuple[DirectoryRecord, ...]:
-        """Where earlier ids of this place have saved is where to look from now on."""
-        new = {
-            (one.path, one.prefix): one for one in places if (one.path, one.prefix) not in self._directories
-        }
+        """Where earlier ids of this slot have saved is where to look from now on."""
+        named = {(record.path, record.prefix): record for record in places}
+        new = {key: record for key, record in named.items() if key not in self._directories}
         if new:
             self._directories.update(new)
             self._in_loop(self.submit, Persist(tuple(new.values())))
