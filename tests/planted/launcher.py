@@ -192,7 +192,7 @@ LAUNCHER: tuple[Bug, ...] = (
         "places_of",
         "settings.replaces or (settings.standby and name not in environ)",
         "name not in environ",
-        ("tests/training/test_slots.py",),
+        ("tests/training/test_places.py",),
     ),
     Bug(
         "a process that took another rank than it was started for is ended",

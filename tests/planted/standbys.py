@@ -363,6 +363,6 @@ STANDBYS = (
         "announce_rank",
         "places_of(settings, plan, os.environ) if is_first else {}",
         "places_of(settings, plan, os.environ)",
-        ("tests/training/test_slots.py::test_the_place_on_the_host_stays_that_of_the_first_plan",),
+        ("tests/training/test_places.py::test_the_place_on_the_host_stays_that_of_the_first_plan",),
     ),
 )
