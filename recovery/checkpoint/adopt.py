@@ -7,10 +7,10 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from recovery.checkpoint import folders, names
+from recovery.checkpoint import framework_folders, names
 from recovery.checkpoint import manifest as manifests
 from recovery.checkpoint.contribution import FileRole, Manifest, ManifestFile, not_of
-from recovery.checkpoint.files import open_regular, opened_directory, reason_of
+from recovery.checkpoint.durable_files import open_regular, opened_directory, reason_of
 from recovery.checkpoint.publish import check_path, check_place
 from recovery.checkpoint.verify import digest_of
 from recovery.errors import CheckpointManifestError, CheckpointWriteError
@@ -67,7 +67,7 @@ def adopt_folder(
 
     Cost: reads this rank's files once; an fsync for each, and for each folder.
     """
-    fault = folders.name_fault(folder.name)
+    fault = framework_folders.name_fault(folder.name)
     if fault:
         raise CheckpointWriteError(path=folder, reason=fault)
     check_path(folder / "")
@@ -91,8 +91,8 @@ def adopt_folder(
 def _ours(folder: Path, rank: int, shared_by: int) -> dict[str, tuple[int, ...]]:
     """What this rank answers for, and by what a change would be seen."""
     found: dict[str, tuple[int, ...]] = {}
-    for name in folders.files_in(folder):
-        if shared_by == 1 or folders.answers_for(name, rank=rank, world_size=shared_by):
+    for name in framework_folders.files_in(folder):
+        if shared_by == 1 or framework_folders.answers_for(name, rank=rank, world_size=shared_by):
             facts = (folder / name).lstat()
             found[name] = (facts.st_ino, facts.st_size, facts.st_mtime_ns)
     if not found:

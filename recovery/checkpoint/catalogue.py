@@ -8,10 +8,10 @@ from pathlib import Path
 
 import msgspec
 
-from recovery.checkpoint import folders, names, verify
+from recovery.checkpoint import framework_folders, names, verify
 from recovery.checkpoint import manifest as manifests
 from recovery.checkpoint.contribution import Manifest, not_of
-from recovery.checkpoint.files import reason_of, temporary_pattern
+from recovery.checkpoint.durable_files import reason_of, temporary_pattern
 from recovery.core.ids import Generation, RunId
 from recovery.core.messages import HeldCheckpoint, Skipped
 from recovery.core.tiers import Tier, tier_of
@@ -103,7 +103,7 @@ def _look_at_folders(
 ) -> None:
     """As `look`. A folder without a manifest is the framework's alone, and a JSON file without a folder may be anything."""
     job, run, rank = wanted
-    for beside, folder, whose in folders.manifests_in(directory, listed):
+    for beside, folder, whose in framework_folders.manifests_in(directory, listed):
         if None not in (rank, whose) and whose != rank:
             continue
         try:

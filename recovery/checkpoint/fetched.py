@@ -17,7 +17,7 @@ from recovery.checkpoint import names, verify
 from recovery.checkpoint.catalogue import held_of
 from recovery.checkpoint.contribution import Manifest
 from recovery.checkpoint.digesting_writer import DigestingWriter
-from recovery.checkpoint.files import (
+from recovery.checkpoint.durable_files import (
     TemporaryFile,
     ensure_directory,
     open_regular,

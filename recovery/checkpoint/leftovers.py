@@ -8,13 +8,13 @@ import re
 from pathlib import Path
 
 from recovery.checkpoint import names
-from recovery.checkpoint.files import TEMPORARY_SUFFIX, is_under_way, reason_of
+from recovery.checkpoint.durable_files import TEMPORARY_SUFFIX, is_under_way, reason_of
 
 _logger = logging.getLogger("recovery.checkpoint")
 _TEMPORARY = re.compile(
     rf"\.(?P<name>.+)\.(?P<pid>[1-9][0-9]*)-[0-9a-f]{{16}}{re.escape(TEMPORARY_SUFFIX)}", re.DOTALL
 )
-"""As files.py makes the name."""
+"""As durable_files.py makes the name."""
 
 
 def remove_leftovers(directory: Path, prefix: str) -> None:

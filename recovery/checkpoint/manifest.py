@@ -26,7 +26,7 @@ from recovery.checkpoint.contribution import (
     Positive,
     name_fault,
 )
-from recovery.checkpoint.files import TemporaryFile, open_regular, opened_directory, reason_of
+from recovery.checkpoint.durable_files import TemporaryFile, open_regular, opened_directory, reason_of
 from recovery.checkpoint.position import Position
 from recovery.core.converter import UNREADABLE
 from recovery.core.message_fields import Count, ShortText

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from recovery import clock
-from recovery.checkpoint.files import reason_of
+from recovery.checkpoint.durable_files import reason_of
 from recovery.core.converter import UNREADABLE
 from recovery.core.tiers import MEMORY_DIRECTORY_PREFIX
 

@@ -16,7 +16,7 @@ import msgspec
 from recovery.checkpoint import manifest as manifests
 from recovery.checkpoint import name_conflict, names
 from recovery.checkpoint.contribution import FileRole, Manifest, ManifestFile
-from recovery.checkpoint.files import TemporaryFile, ensure_directory, opened_directory, reason_of
+from recovery.checkpoint.durable_files import TemporaryFile, ensure_directory, opened_directory, reason_of
 from recovery.errors import CheckpointWriteError
 
 PATH_CHARS_MAX = 1_024

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import msgspec
 
-from recovery.checkpoint import folders, names
+from recovery.checkpoint import framework_folders, names
 from recovery.checkpoint import manifest as manifests
 from recovery.checkpoint.catalogue import Listing
-from recovery.checkpoint.files import reason_of
+from recovery.checkpoint.durable_files import reason_of
 from recovery.core.policy.retention import Kept, removable
 from recovery.errors import CheckpointError, CheckpointManifestError
 
@@ -171,7 +171,7 @@ def _remove_folder(folder: Path, beside: Path) -> None:
 
 
 def _listed_by_others(folder: Path, beside: Path) -> frozenset[Path]:
-    others = [one for one in folders.manifests_of_ranks(folder) if one != beside]
+    others = [one for one in framework_folders.manifests_of_ranks(folder) if one != beside]
     return frozenset(file for other in others for file in _files_of(folder, other))
 
 

@@ -16,7 +16,7 @@ import msgspec
 from recovery.checkpoint import manifest as manifests
 from recovery.checkpoint import names
 from recovery.checkpoint.contribution import FileRole, Manifest, ManifestFile, not_of
-from recovery.checkpoint.files import open_regular, reason_of
+from recovery.checkpoint.durable_files import open_regular, reason_of
 from recovery.errors import CheckpointDigestError, CheckpointError, CheckpointManifestError
 
 _CHUNK_BYTES = 1 << 20

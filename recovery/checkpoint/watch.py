@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recovery.checkpoint import names
-from recovery.checkpoint.files import reason_of
+from recovery.checkpoint.durable_files import reason_of
 
 if TYPE_CHECKING:
     from watchdog.events import FileSystemEvent

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from recovery.checkpoint import folders, names, verify
+from recovery.checkpoint import framework_folders, names, verify
 from recovery.checkpoint import manifest as manifests
 from recovery.checkpoint.contribution import Layout, Manifest
 from recovery.errors import CheckpointError, CheckpointManifestError
@@ -119,11 +119,13 @@ def _folder_of_framework(directory: Path, step: int | None) -> Path | None:
     # What is in the directory or beside it may be another user's.
     for folder in (directory, *directory.iterdir()):
         with contextlib.suppress(OSError):
-            if folders.is_finished(folder):
+            if framework_folders.is_finished(folder):
                 steps[folder] = 0
     for place in (directory.parent, directory):
         with contextlib.suppress(OSError):
-            for beside, folder, _ in folders.manifests_in(place, tuple(one.name for one in place.iterdir())):
+            for beside, folder, _ in framework_folders.manifests_in(
+                place, tuple(one.name for one in place.iterdir())
+            ):
                 if directory in (place, folder) and folder.is_dir():
                     with contextlib.suppress(CheckpointManifestError):
                         steps[folder] = manifests.read_manifest(beside).step
@@ -136,7 +138,7 @@ def _written_by_framework(directory: Path, folder: Path) -> str:
         reason = "it is a folder that a framework wrote, so that framework loads and exports it"
     else:
         reason = f"it holds folders that a framework wrote, such as {folder.name}, so that framework loads and exports them"
-    if (folder / folders.DCP_METADATA).is_file():
+    if (folder / framework_folders.DCP_METADATA).is_file():
         command = "python -m torch.distributed.checkpoint.format_utils dcp_to_torch"
         reason += f" (torch.distributed.checkpoint: `{command} {folder} weights.pt`)"
     return reason

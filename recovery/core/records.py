@@ -16,7 +16,7 @@ from recovery.core.messages import HeldCheckpoint, Role
 
 
 class JobState(str, Enum):
-    """States of a job; the table of its moves stands in core/scheduler/job.py."""
+    """States of a job; the table of its moves stands in core/scheduler/job_states.py."""
 
     FORMING = "forming"
     RUNNING = "running"

@@ -18,9 +18,9 @@ from recovery.launch.hung_nodes import HungNodes, LostNode
 from recovery.launch.incidents import Incidents
 from recovery.launch.launch_context import LaunchContext
 from recovery.launch.placement import Placed, ProcessKind
-from recovery.launch.process_keeper import GRACE_S, ProcessKeeper
-from recovery.launch.rank_takers import RankTakers
+from recovery.launch.process_supervisor import GRACE_S, ProcessKeeper
 from recovery.launch.restarts import Next, exit_code_of
+from recovery.launch.takeover_processes import RankTakers
 
 _POLL_S = 1.0
 """How often the scheduler is asked for its lost nodes, and this host is looked at for what was left behind."""

@@ -25,22 +25,22 @@ from recovery.launch import (
     console,
     credentials,
     host_address,
-    memory,
+    memory_cleanup,
     placement,
     python_command,
-    script,
+    script_imports,
     status_line,
 )
 from recovery.launch.agent import Agent
 from recovery.launch.arguments import Arguments
 from recovery.launch.cpu_binding_file import BindFile
-from recovery.launch.earlier_job import SCHEDULER_HERE_S, EarlierJob
 from recovery.launch.flag_values import Restart
 from recovery.launch.job_completion import completion_at
+from recovery.launch.job_view import Members
 from recovery.launch.kernel_log import KernelLog
-from recovery.launch.known_job import Members
 from recovery.launch.launch_context import LaunchContext, Takeover
-from recovery.launch.log_tail import Tail, follow
+from recovery.launch.leftover_ids import SCHEDULER_HERE_S, EarlierJob
+from recovery.launch.log_follow import Tail, follow
 from recovery.launch.preload import prepare_for, proxies_only
 from recovery.launch.scheduler_contact import Contact, NoScheduler, SchedulerContact
 from recovery.launch.start_method import ProcessStarter, TemplatePlan
@@ -105,7 +105,7 @@ def msrun(given: Arguments, environment: Mapping[str, str]) -> int:
         stop_grace_s=stop_grace_s,
         earlier=_earlier(environment, contact, placed, beginner),
     )
-    memory.clear_up(environment, job_is_over=False)
+    memory_cleanup.clear_up(environment, job_is_over=False)
     agent = Agent(placed, context)
     if not given.join:
         pid = background.hand_over(
@@ -148,7 +148,7 @@ def _look_at(given: Arguments) -> placement.Script:
         SettingError: a dry run is asked of a framework that has none.
     """
     words = placement.program_of(given, sys.executable)[1:]
-    imports = script.imports_of(words, Path.cwd())
+    imports = script_imports.imports_of(words, Path.cwd())
     if given.sim_level >= 0 and "torch" in imports and "mindspore" not in imports:
         raise SettingError(
             "SETTING_CONFLICT",
@@ -285,7 +285,7 @@ async def _run(
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        memory.clear_up(environment, job_is_over=True)
+        memory_cleanup.clear_up(environment, job_is_over=True)
     agent.show_cause()
     return code
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from recovery import clock
-from recovery.launch.known_job import KnownJob, SchedulerQueries
+from recovery.launch.job_view import KnownJob, SchedulerQueries
 
 _VERDICT_MS = 15_000
 """How long the scheduler may take to find another process for a rank, or none: three offers that nobody answers."""

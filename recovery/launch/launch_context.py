@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from recovery.launch.earlier_job import EarlierJob
 from recovery.launch.flag_values import Rejoin
 from recovery.launch.job_completion import Completion
+from recovery.launch.job_view import Members
 from recovery.launch.kernel_log import KernelLog
-from recovery.launch.known_job import Members
-from recovery.launch.missing_ranks import MissingRank
+from recovery.launch.leftover_ids import EarlierJob
 from recovery.launch.placement import Placed
+from recovery.launch.ranks_to_take import MissingRank
 from recovery.launch.scheduler_contact import Contact
 from recovery.launch.start_method import ProcessStarter
 

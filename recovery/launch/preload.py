@@ -11,7 +11,7 @@ from recovery.launch.forkserver.fork_messages import Prepare
 from recovery.launch.placement import MINDSPORE, OF_ONE, OF_ONE_WORLD
 from recovery.launch.python_command import PythonCommand, Runs
 from recovery.launch.python_command import parse_python_command as read_command
-from recovery.launch.script import Reading, parse_script
+from recovery.launch.script_imports import Reading, parse_script
 
 _FOR_PACKAGES = (
     (

@@ -12,7 +12,7 @@ from typing import Any
 
 from recovery import log
 from recovery.launch.children import end_session, has_ended, signal_group, tied
-from recovery.launch.forkserver import program_template
+from recovery.launch.forkserver import proxy_template
 
 _logger = logging.getLogger("recovery.launch")
 
@@ -78,7 +78,7 @@ class ProgramProcess:
 
 def _forked(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Its process id; 0: it is to be spawned, and the log says why. The launcher says it where that is so for all programs."""
-    template = program_template.own()
+    template = proxy_template.own()
     if template is None:
         return 0
     begun = template.begin_program(command, environment)
@@ -86,5 +86,5 @@ def _forked(command: Sequence[str], environment: Mapping[str, str]) -> int:
         return begun
     _logger.warning("event=program_spawned reason=%s", log.quoted(begun.reason))
     if begun.over:
-        program_template.give_up()
+        proxy_template.give_up()
     return 0

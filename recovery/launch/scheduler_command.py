@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 from recovery import config, log
-from recovery.training import process_end, process_start
+from recovery.training import bootstrap, process_end
 
 
 def serve(environment: Mapping[str, str], *, with_pid: int | None = None) -> NoReturn:
@@ -22,4 +22,4 @@ def serve(environment: Mapping[str, str], *, with_pid: int | None = None) -> NoR
     with process_end.one_clear_line():
         settings = config.load({**environment, "MS_ROLE": "MS_SCHED"})
         log.setup(settings.role.value)
-        process_start.serve(settings, with_pid=with_pid)
+        bootstrap.serve(settings, with_pid=with_pid)

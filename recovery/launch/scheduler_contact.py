@@ -15,7 +15,7 @@ from recovery.core.messages import Exited, ProcessIdentity
 from recovery.core.records import EventKind
 from recovery.core.rules import Rules
 from recovery.launch.hung_nodes import LostNodes
-from recovery.launch.known_job import KnownJob, SchedulerQueries
+from recovery.launch.job_view import KnownJob, SchedulerQueries
 from recovery.transport import inspection_client
 from recovery.transport.access import Access
 from recovery.transport.client import Client

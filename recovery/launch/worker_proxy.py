@@ -24,7 +24,7 @@ import psutil
 from recovery import log, process_conditions
 from recovery.config.start_methods import SUPERVISED
 from recovery.launch import peer_errors
-from recovery.launch.forkserver import program_template
+from recovery.launch.forkserver import proxy_template
 from recovery.launch.placement import MINDSPORE
 from recovery.launch.program_process import ProgramProcess
 from recovery.mindspore.control_plane import MindSporeScheduler, variables_of
@@ -49,7 +49,7 @@ def main(words: Sequence[str]) -> None:
     """Be the node of the command until the job ends."""
     with_mindspore = words[0] == MINDSPORE
     command = words[1:] if with_mindspore else words
-    template = program_template.own()
+    template = proxy_template.own()
     conditions = process_conditions.note()
     environment = dict(template.environment if template else os.environ)  # noqa: TID251 - handed on to the program
     # The program speaks to nobody of the job by itself.

@@ -35,7 +35,7 @@ from mindspore._c_expression import set_cluster_exit_with_exception
 from recovery.mindspore import logs, ps_context
 from recovery.mindspore.control_plane import scheduler_of_this_process, start_early, variables_of
 from recovery.mindspore.init_function import initialize_without_gil
-from recovery.training import hooks
+from recovery.training import framework_hooks
 from recovery.training import init as script
 from recovery.training.exception_hook import exception_hook_kept
 from recovery.training.session import Session
@@ -159,8 +159,8 @@ def _is_mindspores(error: BaseException) -> bool:
     return bool(frames) and "mindspore" in Path(frames[-1]).parts
 
 
-hooks.joined.append(start_early)
-hooks.register(
+framework_hooks.joined.append(start_early)
+framework_hooks.register(
     warm_up=None,
     random_state=(lambda: None, lambda state: None),
     collective_error=is_collective_error,

@@ -10,9 +10,9 @@ from typing import Union
 import msgspec
 
 from recovery import clock
-from recovery.checkpoint import folders, names, verify
+from recovery.checkpoint import framework_folders, names, verify
 from recovery.checkpoint import manifest as manifests
-from recovery.checkpoint.files import is_temporary
+from recovery.checkpoint.durable_files import is_temporary
 from recovery.core.copy_records import CopyRecord
 from recovery.core.records import CheckpointRecord, CheckpointState, NodeRecord
 from recovery.core.tiers import Tier, tier_of
@@ -94,7 +94,7 @@ def not_looked_at(stored: Stored) -> tuple[str, ...]:
 def _folders(directory: Path, seen: _Seen, indexed: frozenset[str]) -> Iterator[Finding]:
     """Check the folders of a directory that have a manifest; others are the framework's alone, as is a JSON file of no rank's name."""
     listed = tuple(sorted(entry.name for entry in directory.iterdir()))
-    for beside, folder, rank in folders.manifests_in(directory, listed):
+    for beside, folder, rank in framework_folders.manifests_in(directory, listed):
         try:
             if not manifests.read_manifest(beside).is_folder:
                 continue

@@ -12,11 +12,11 @@ from recovery.torch.process_group import init_process_group, is_collective_error
 from recovery.torch.random_state import capture_random_state, restore_random_state
 from recovery.torch.state import TrainState
 from recovery.torch.warm_up import warm_up
-from recovery.training import hooks
+from recovery.training import framework_hooks
 from recovery.training.adopted_folders import AdoptFolders, adopt_folder
 
-hooks.register(
-    warm_up=hooks.WarmUp(warm_up, imports=("torch._dynamo",)),
+framework_hooks.register(
+    warm_up=framework_hooks.WarmUp(warm_up, imports=("torch._dynamo",)),
     random_state=(capture_random_state, restore_random_state),
     collective_error=is_collective_error,
 )

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import torch
 
-from recovery.checkpoint.files import ensure_directory, opened_directory
+from recovery.checkpoint.durable_files import ensure_directory, opened_directory
 from recovery.errors import CheckpointStateError, UsageError
 from recovery.torch.resharding import Saved
 from recovery.torch.shard_map import At

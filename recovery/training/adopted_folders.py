@@ -12,15 +12,15 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from recovery.checkpoint import adopt, catalogue, folders
+from recovery.checkpoint import adopt, catalogue, framework_folders
 from recovery.checkpoint.contribution import Layout
-from recovery.checkpoint.files import reason_of
+from recovery.checkpoint.durable_files import reason_of
 from recovery.checkpoint.retention import Retention, Rule, remove
 from recovery.errors import CheckpointWriteError, SettingError, UsageError
 from recovery.training.pending_checkpoint import AppliedStep, PendingCheckpoint, applied_step
 from recovery.training.save_thread import SaveThread
 from recovery.training.session import Callback, Session
-from recovery.training.shared_directory import Note, SharedDirectory
+from recovery.training.shared_directory_probe import Note, SharedDirectory
 
 _logger = logging.getLogger("recovery.training")
 
@@ -254,7 +254,7 @@ _adopters: weakref.WeakKeyDictionary[Session, dict[Path, _Adopter]] = weakref.We
 
 def _mark(folder: Path) -> _Mark | None:
     """How what is written last looks; None: it is not there."""
-    for name in folders.FINISHED:
+    for name in framework_folders.FINISHED:
         try:
             facts = (folder / name).stat()
         except (FileNotFoundError, NotADirectoryError):

@@ -14,7 +14,7 @@ import threading
 from pathlib import Path
 
 from recovery import clock
-from recovery.checkpoint.kept_memory import KeptMemory
+from recovery.checkpoint.staging_buffer import KeptMemory
 from recovery.checkpoint.writer_process import WriterProcess
 from recovery.training.state import CannotLayOutError, LaidOut, LaysOut
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from recovery.checkpoint import folders, names, verify
+from recovery.checkpoint import framework_folders, names, verify
 from recovery.checkpoint.contribution import Manifest
-from recovery.checkpoint.files import reason_of
+from recovery.checkpoint.durable_files import reason_of
 from recovery.errors import CheckpointManifestError
 
 _logger = logging.getLogger("recovery.training")
@@ -60,7 +60,9 @@ def _checked(folder: Path, rank: int, own: Manifest) -> Manifest:
 
 def _name_unknown(folder: Path, known: set[str]) -> None:
     try:
-        unknown = [name for name in folders.files_in(folder) if f"{folder.name}/{name}" not in known]
+        unknown = [
+            name for name in framework_folders.files_in(folder) if f"{folder.name}/{name}" not in known
+        ]
     except OSError as error:
         raise CheckpointManifestError(
             path=folder, reason=f"it cannot be listed ({reason_of(error)})"

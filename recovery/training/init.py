@@ -18,7 +18,7 @@ from typing import NoReturn
 from recovery.config import Settings
 from recovery.core.worker import stimuli as s
 from recovery.errors import ROWS, GenerationInterrupted, UsageError
-from recovery.training import early_exit, hooks, process_end, process_start, secure_channel
+from recovery.training import bootstrap, early_exit, framework_hooks, process_end, secure_channel
 from recovery.training.early_exit import EarlyExit
 from recovery.training.session import Session
 from recovery.training.stop_signals import hold_back_in_a_script
@@ -66,7 +66,7 @@ def init(
             client_password=client_password,
             server_password=server_password,
         )
-        _script = _Script(process_start.begin())
+        _script = _Script(bootstrap.begin())
         return _script.begin()
 
 
@@ -80,15 +80,15 @@ class _Script:
         self._session: Session
 
     def begin(self) -> Session:
-        self._service.on_admitted = hooks.run_joined
+        self._service.on_admitted = framework_hooks.run_joined
         self._service.start()
-        hooks.warm_up((), self._service.training_control.is_planned)
+        framework_hooks.warm_up((), self._service.training_control.is_planned)
         plan = self._service.training_control.next_plan(0)
         if isinstance(plan, Verdict):
             _leave(plan)
         admitted = self._service.machine.admitted
         assert admitted is not None, "a plan is for members"
-        process_start.announce_rank(self._settings, plan, is_first=True)
+        bootstrap.announce_rank(self._settings, plan, is_first=True)
         self._session = Session(self._service, plan, admitted)
         self._session.loop_watch.looks_for_exits = True
         if self._settings.rules.standby_count:
@@ -116,7 +116,7 @@ class _Script:
         interrupted = isinstance(error, GenerationInterrupted) or service.training_control.is_interrupted(
             session.generation
         )
-        if interrupted or hooks.is_collective_error(error):
+        if interrupted or framework_hooks.is_collective_error(error):
             self._replace(session, "" if interrupted else f"{kind.__name__}: {error}")
         self._raised = True
         # It ends by its own mistake, also if the generation ends meanwhile.

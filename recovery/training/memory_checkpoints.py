@@ -7,7 +7,7 @@ from pathlib import Path
 
 from recovery.checkpoint import catalogue, memory_tier, names
 from recovery.checkpoint.contribution import Layout, Manifest
-from recovery.checkpoint.files import reason_of
+from recovery.checkpoint.durable_files import reason_of
 from recovery.checkpoint.memory_tier import MemoryHome
 from recovery.checkpoint.retention import remove
 from recovery.core.messages import HeldCheckpoint
@@ -16,7 +16,7 @@ from recovery.errors import CheckpointError
 from recovery.training.pending_checkpoint import PendingCheckpoint
 from recovery.training.saver import Saver, Target
 from recovery.training.session import Session
-from recovery.worker import memory_home
+from recovery.worker import memory_lock
 
 _logger = logging.getLogger("recovery.training")
 
@@ -144,7 +144,7 @@ class MemoryCheckpoints:
 
 def _home_of(session: Session) -> MemoryHome:
     assert session.recovery_path is not None, "without recovery there are no checkpoints in memory"
-    return memory_home.hold(
+    return memory_lock.hold(
         session.memory.base, session.job, session.recovery_path, lambda: session.job_is_over
     )
 

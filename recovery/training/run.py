@@ -14,7 +14,7 @@ from recovery import config
 from recovery.core.ids import Generation
 from recovery.core.worker import stimuli as s
 from recovery.errors import ROWS, GenerationInterrupted, UsageError
-from recovery.training import early_exit, hooks, process_end, process_start
+from recovery.training import bootstrap, early_exit, framework_hooks, process_end
 from recovery.training.early_exit import EarlyExit
 from recovery.training.live_rollback import LiveRollback
 from recovery.training.session import Session
@@ -60,7 +60,7 @@ def run(function: Any = None, *, warm_up: Callable[[], object] | None = None) ->
     def recoverable() -> Any:
         with process_end.one_clear_line():
             _check_is_first(function)
-            settings = process_start.begin()
+            settings = bootstrap.begin()
             result = _Loop(settings, function, warm_up).run()
             _trained[_job_of(settings)] = function.__name__
             return result
@@ -112,7 +112,7 @@ class _Loop:
         self._warm_ups = [self._service.local_store.warm_up, *([warm_up] if warm_up else [])]
 
     def run(self) -> Any:
-        self._service.on_admitted = hooks.run_joined
+        self._service.on_admitted = framework_hooks.run_joined
         stop_signals = StopSignals(self._ask_to_depart)
         self._service.training_control.leave_as_asked = stop_signals.let_through
         with stop_signals:
@@ -179,11 +179,11 @@ class _Loop:
         """What the training function returned once all ranks were done, or why this process must end before that."""
         if self._settings.role is config.SettingsRole.SERVER:
             return self._service.training_control.verdict()
-        hooks.warm_up(self._warm_ups, self._service.training_control.is_planned)
+        framework_hooks.warm_up(self._warm_ups, self._service.training_control.is_planned)
         gc.collect()
         # What is imported stays: collections between generations look only at what training built.
         gc.freeze()
-        random_states = [(restore, capture()) for capture, restore in hooks.random_states]
+        random_states = [(restore, capture()) for capture, restore in framework_hooks.random_states]
         generation = 0
         while True:
             plan = self._service.training_control.next_plan(generation)
@@ -192,7 +192,7 @@ class _Loop:
             generation = plan.generation
             admitted = self._service.machine.admitted
             assert admitted is not None, "a plan is for members"
-            process_start.announce_rank(self._settings, plan, is_first=self._session is None)
+            bootstrap.announce_rank(self._settings, plan, is_first=self._session is None)
             for restore, random_state in random_states:
                 restore(random_state)
             session = self._session = Session(self._service, plan, admitted, self._live)
@@ -217,7 +217,7 @@ class _Loop:
             if self._is_child():
                 raise
             if not service.training_control.is_interrupted(generation):
-                if not hooks.is_collective_error(error):
+                if not framework_hooks.is_collective_error(error):
                     session.close()
                     self._raised(session, error)
                     raise

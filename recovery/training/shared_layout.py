@@ -16,7 +16,7 @@ from recovery.checkpoint.publish import Content
 from recovery.errors import CheckpointManifestError, CheckpointStateError, UsageError
 from recovery.training import shared_names
 from recovery.training.session import Session
-from recovery.training.shared_directory import Note, SharedDirectory
+from recovery.training.shared_directory_probe import Note, SharedDirectory
 from recovery.training.state import SharedPieces, SharesState
 
 _logger = logging.getLogger("recovery.training")

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from recovery.checkpoint.files import reason_of
+from recovery.checkpoint.durable_files import reason_of
 from recovery.checkpoint.verify import Wanted
 from recovery.core.held import HeldCheckpoint, HeldCopy
 from recovery.core.ids import Rank, RequestId, RunId
@@ -16,12 +16,12 @@ from recovery.core.records import CheckpointRecord, Record
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.effects import Fetch, RetainCopies
 from recovery.transport.access import Access
-from recovery.worker.copy_files import Ordered
 from recovery.worker.fetching import FetchRequest, FetchResult, NotFetchedError
+from recovery.worker.held_copies import Ordered
 
 if TYPE_CHECKING:
-    from recovery.worker.copy_files import Copies
     from recovery.worker.file_exchange import FileExchange
+    from recovery.worker.held_copies import Copies
 
 _logger = logging.getLogger("recovery.worker")
 _NO_PLACE = "this node keeps nothing: it has no MS_RECOVERY_PATH"

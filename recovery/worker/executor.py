@@ -46,9 +46,9 @@ from recovery.transport.client import Client, ConnectError
 from recovery.worker.copy_work import CopyWork
 from recovery.worker.finished_job import FinishedJob
 from recovery.worker.jitter import jitter
+from recovery.worker.local_search import Found
 from recovery.worker.local_store import LocalStore
 from recovery.worker.object_storage import ObjectStorage
-from recovery.worker.searches import Found
 from recovery.worker.training_control import TrainingControl, Verdict
 
 _logger = logging.getLogger("recovery.worker")

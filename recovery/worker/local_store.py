@@ -44,8 +44,8 @@ from recovery.errors import (
 )
 from recovery.store.paths import worker_path
 from recovery.worker.exec_in_place import close_in_children, descriptors_of
-from recovery.worker.searches import Found, copies_of, prefix_of, search
-from recovery.worker.slot_notes import SlotNotes, past_in
+from recovery.worker.local_search import Found, copies_of, prefix_of, search
+from recovery.worker.slot_history import SlotNotes, past_in
 
 if TYPE_CHECKING:
     from recovery.store.contents import WorkerRecords

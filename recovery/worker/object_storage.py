@@ -20,7 +20,7 @@ from recovery.objects.store import ObjectStore, opened
 from recovery.objects.uploads import Uploads
 
 if TYPE_CHECKING:
-    from recovery.worker.copy_files import Copies
+    from recovery.worker.held_copies import Copies
 
 _logger = logging.getLogger("recovery.worker")
 _END_S = 60.0

@@ -28,15 +28,15 @@ from recovery.transport.access import Access
 from recovery.transport.blocking_calls import Calls
 from recovery.transport.client import Client
 from recovery.transport.job_token import Authenticator, Caller, JobToken
-from recovery.worker.copy_files import Copies
 from recovery.worker.copy_work import CopyWork
-from recovery.worker.delivery import Delivery
 from recovery.worker.exec_in_place import close_in_children, replace_process, take_hangs, take_token
 from recovery.worker.executor import Executor, sentence_of
 from recovery.worker.file_address import host_of
 from recovery.worker.file_exchange import FileExchange
+from recovery.worker.held_copies import Copies
 from recovery.worker.jitter import jitter
 from recovery.worker.local_store import LocalStore
+from recovery.worker.machine_driver import Delivery
 from recovery.worker.object_storage import ObjectStorage
 from recovery.worker.training_control import TrainingControl, Verdict
 

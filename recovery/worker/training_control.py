@@ -15,7 +15,7 @@ import msgspec
 from recovery import clock
 from recovery.core.messages import Rollback
 from recovery.errors import GenerationInterrupted
-from recovery.worker.stop_point import StopPoint
+from recovery.worker.stop_step import StopPoint
 
 _logger = logging.getLogger("recovery.worker")
 _FENCED = "FENCED"

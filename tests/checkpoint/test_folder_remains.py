@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from recovery.checkpoint import catalogue, folders
+from recovery.checkpoint import catalogue, framework_folders
 from recovery.checkpoint.retention import Retention, Rule
 from tests.checkpoint.test_folders import SHARED, adopted, written
 
@@ -54,7 +54,7 @@ def test_what_no_manifest_names_any_more_stays(tmp_path: Path) -> None:
     retain(tmp_path)
 
     assert not (tmp_path / "step_1.rank1.json").exists()
-    of_rank_0 = {name for name in SHARED if folders.answers_for(name, rank=0, world_size=2)}
+    of_rank_0 = {name for name in SHARED if framework_folders.answers_for(name, rank=0, world_size=2)}
     folder = tmp_path / "step_1"
     left = {str(one.relative_to(folder)) for one in folder.rglob("*") if one.is_file()}
-    assert left == of_rank_0 - set(folders.FINISHED)
+    assert left == of_rank_0 - set(framework_folders.FINISHED)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import recovery
-from recovery.checkpoint import adopt, catalogue, folders, names, verify
+from recovery.checkpoint import adopt, catalogue, framework_folders, names, verify
 from recovery.checkpoint.contribution import Layout, Manifest, ManifestFile
 from recovery.checkpoint.retention import Retention, Rule, remove
 from recovery.core.messages import HeldCheckpoint
@@ -245,7 +245,7 @@ def test_each_rank_answers_for_its_own_and_together_they_do_for_all(tmp_path: Pa
     ],
 )
 def test_a_file_belongs_to_exactly_one_rank(name: str, rank: int) -> None:
-    assert [one for one in range(4) if folders.answers_for(name, rank=one, world_size=4)] == [rank]
+    assert [one for one in range(4) if framework_folders.answers_for(name, rank=one, world_size=4)] == [rank]
 
 
 def test_a_rank_of_which_nothing_is_there_has_nothing_to_answer_for(tmp_path: Path) -> None:
@@ -255,10 +255,10 @@ def test_a_rank_of_which_nothing_is_there_has_nothing_to_answer_for(tmp_path: Pa
 
 
 def test_what_is_finished_says_so(tmp_path: Path) -> None:
-    assert not folders.is_finished(tmp_path / "absent")
-    assert not folders.is_finished(written(tmp_path / "a", {"__0_0.distcp": b""}))
-    assert folders.is_finished(written(tmp_path / "b", {".metadata": b""}))
-    assert folders.is_finished(written(tmp_path / "c", {"trainer_state.json": b"{}"}))
+    assert not framework_folders.is_finished(tmp_path / "absent")
+    assert not framework_folders.is_finished(written(tmp_path / "a", {"__0_0.distcp": b""}))
+    assert framework_folders.is_finished(written(tmp_path / "b", {".metadata": b""}))
+    assert framework_folders.is_finished(written(tmp_path / "c", {"trainer_state.json": b"{}"}))
 
 
 # --- removal ----------------------------------------------------------------------------------------------------------------

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from recovery.checkpoint import kept_memory
-from recovery.checkpoint.kept_memory import KeptMemory
+from recovery.checkpoint import staging_buffer
+from recovery.checkpoint.staging_buffer import KeptMemory
 from tests.open_files import open_files
 
 
@@ -31,7 +31,7 @@ def test_more_than_the_machine_has_to_spare_is_refused_and_changes_nothing() -> 
     memory.take(100)[0] = 7
 
     with pytest.raises(MemoryError, match="are free"):
-        memory.take(kept_memory.free_bytes())
+        memory.take(staging_buffer.free_bytes())
 
     assert memory.take(100)[0] == 7
     memory.release()

@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 import pytest
 
-from recovery.checkpoint.files import TemporaryFile, opened_directory
+from recovery.checkpoint.durable_files import TemporaryFile, opened_directory
 from recovery.checkpoint.leftovers import remove_leftovers
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import pytest
 
 from recovery.checkpoint import adopt, catalogue, name_conflict, names, verify
-from recovery.checkpoint.files import opened_directory
+from recovery.checkpoint.durable_files import opened_directory
 from recovery.checkpoint.publish import Content, stage
 from recovery.errors import CheckpointWriteError
 

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 import recovery
-from recovery.checkpoint.kept_memory import KeptMemory
+from recovery.checkpoint.staging_buffer import KeptMemory
 from recovery.checkpoint.writer_process import WriterProcess
 
 DEADLINE_S = 60.0
@@ -118,7 +118,7 @@ def test_signals_to_the_whole_group_do_not_end_it(
 
 _WITH_MANY_FILES = """
 import os, resource, sys
-from recovery.checkpoint.kept_memory import KeptMemory
+from recovery.checkpoint.staging_buffer import KeptMemory
 from recovery.checkpoint.writer_process import WriterProcess
 resource.setrlimit(resource.RLIMIT_NOFILE, (2_000, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 held = [os.open("/dev/null", os.O_RDONLY) for _ in range(1_100)]
@@ -142,7 +142,7 @@ def test_a_process_with_more_than_1024_open_files_has_its_own_written(tmp_path: 
 
 _PARENT = """
 import os, sys
-from recovery.checkpoint.kept_memory import KeptMemory
+from recovery.checkpoint.staging_buffer import KeptMemory
 from recovery.checkpoint.writer_process import WriterProcess
 writer, memory = WriterProcess(), KeptMemory()
 memory.take(8)

@@ -28,7 +28,7 @@ import recovery.torch as rt
 from recovery.core.worker import handover
 from recovery.torch.file_layout import FileLayout
 from recovery.torch.shared_state import SharedPieces
-from recovery.training import shared_directory
+from recovery.training import shared_directory_probe
 
 EPOCHS = int(os.environ.get("JOB_EPOCHS", "4"))
 # 4 ranks x 153, batches of 8: the last one is ragged.
@@ -153,7 +153,7 @@ def train(session: recovery.Session) -> None:
     directory = "ckpt/shared" if LAYOUT == "shared" else f"ckpt/{session.rank}"
     saver = recovery.ModelCheckpoint("train", directory, config, layout=layout)
     if LAYOUT == "apart":
-        shared_directory.PATIENCE_MS = 500
+        shared_directory_probe.PATIENCE_MS = 500
     others = iter(second)
 
     with Path(f"samples_{session.rank}.jsonl").open("a") as log:

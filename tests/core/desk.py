@@ -35,7 +35,7 @@ from recovery.core.scheduler.effects import (
     SetTimer,
     WatchProcess,
 )
-from recovery.core.scheduler.job import new_job, next_incarnation
+from recovery.core.scheduler.job_states import new_job, next_incarnation
 from recovery.core.scheduler.machine import SchedulerMachine
 from recovery.core.scheduler.settle import settle
 from recovery.core.scheduler.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus, TimerFired

@@ -20,7 +20,7 @@ from recovery.core.worker import stimuli as s
 from recovery.core.worker.connection import Identity
 from recovery.core.worker.machine import WorkerMachine
 from recovery.core.worker.timers import WorkerTimer
-from recovery.worker.stop_point import StopPoint
+from recovery.worker.stop_step import StopPoint
 from tests.core.desk import Desk, checkpoint
 
 RULES = Rules(worker_count=3, standby_count=1, rejoin_window_ms=0, heartbeat_enabled=False)

@@ -6,7 +6,15 @@ import pytest
 
 from recovery.core.records import JobState
 from recovery.core.rules import Rules
-from recovery.core.scheduler.job import AT_START, ENDED, JOB_STATES, WAITING, JobFact, new_job, next_state
+from recovery.core.scheduler.job_states import (
+    AT_START,
+    ENDED,
+    JOB_STATES,
+    WAITING,
+    JobFact,
+    new_job,
+    next_state,
+)
 from recovery.core.scheduler.state import SchedulerState
 
 

@@ -22,7 +22,7 @@ from recovery.checkpoint.retention import Retention, Rule
 from recovery.core.ids import Rank, RunId
 from recovery.core.messages import HeldCheckpoint
 from recovery.errors import CheckpointWriteError
-from recovery.worker.copy_files import Copies
+from recovery.worker.held_copies import Copies
 from tests.faults.task import Acknowledge, Task
 
 RUN = RunId(1)

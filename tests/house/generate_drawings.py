@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from recovery.core.scheduler.drain_states import DRAIN_MOVES
-from recovery.core.scheduler.job import AT_START, JOB_STATES
+from recovery.core.scheduler.job_states import AT_START, JOB_STATES
 from recovery.core.scheduler.node import NEXT_STATES
 from recovery.core.worker.transitions import CONNECTION_MOVES, WORKER_MOVES
 from tests.house.files import ROOT

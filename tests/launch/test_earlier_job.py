@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from recovery.core.ids import NodeId
-from recovery.launch.earlier_job import EarlierJob
-from recovery.launch.known_job import KnownJob, KnownNode
+from recovery.launch.job_view import KnownJob, KnownNode
+from recovery.launch.leftover_ids import EarlierJob
 
 
 def job(*nodes: KnownNode, state: str = "interrupted") -> KnownJob:

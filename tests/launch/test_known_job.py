@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from recovery.core.ids import NodeId
-from recovery.launch.known_job import KnownJob, KnownNode, Members
+from recovery.launch.job_view import KnownJob, KnownNode, Members
 
 
 def job(*nodes: KnownNode, state: str = "running") -> KnownJob:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from recovery.launch.known_job import KnownJob, KnownNode
-from recovery.launch.missing_ranks import due
+from recovery.launch.job_view import KnownJob, KnownNode
+from recovery.launch.ranks_to_take import due
 
 AFTER_MS = 10_000
 

@@ -17,11 +17,11 @@ from recovery.core.messages import Exited, ProcessIdentity
 from recovery.core.scheduler.drain_states import RANK_HANDED_OVER
 from recovery.launch.flag_values import Rejoin, StartMethod
 from recovery.launch.incidents import Incidents
+from recovery.launch.job_view import KnownJob, KnownNode, KnownScheduler, Members
 from recovery.launch.kernel_log import KernelLog
-from recovery.launch.known_job import KnownJob, KnownNode, KnownScheduler, Members
 from recovery.launch.launch_context import LaunchContext
 from recovery.launch.placement import Placed, ProcessKind
-from recovery.launch.process_keeper import Outcome, ProcessKeeper
+from recovery.launch.process_supervisor import Outcome, ProcessKeeper
 from recovery.launch.restarts import Next
 from recovery.launch.scheduler_contact import NoScheduler
 from recovery.launch.start_method import ProcessStarter

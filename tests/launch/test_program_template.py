@@ -20,9 +20,9 @@ from tests.pace import wait_for
 
 PROXY = """
 import ctypes, os, sys, threading
-from recovery.launch.forkserver import program_template
+from recovery.launch.forkserver import proxy_template
 from recovery.launch.program_process import ProgramProcess
-template = program_template.own()
+template = proxy_template.own()
 environment = {**(template.environment if template else os.environ), "RANK": "1", "MASTER_PORT": "1"}
 HOLD
 for _ in range(int(os.environ.get("STARTS", "1"))):

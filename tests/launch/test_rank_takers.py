@@ -7,12 +7,12 @@ import asyncio
 from typing_extensions import override
 
 from recovery.core.ids import NodeId
-from recovery.launch.known_job import KnownJob, KnownNode
-from recovery.launch.missing_ranks import MissingRank
+from recovery.launch.job_view import KnownJob, KnownNode
 from recovery.launch.placement import Placed, ProcessKind
-from recovery.launch.process_keeper import ProcessKeeper
-from recovery.launch.rank_takers import RankTakers
+from recovery.launch.process_supervisor import ProcessKeeper
+from recovery.launch.ranks_to_take import MissingRank
 from recovery.launch.scheduler_contact import NoScheduler
+from recovery.launch.takeover_processes import RankTakers
 
 
 class Declines(NoScheduler):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from recovery.launch.script import imports_of
+from recovery.launch.script_imports import imports_of
 
 
 def write(directory: Path, **files: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from recovery.launch.forkserver import template_memory
+from recovery.launch.forkserver import page_sharing
 from recovery.launch.forkserver.fork_messages import Prepare
 from tests.launch.forking import ready_template
 from tests.launch.test_preforked_process import made_ahead
@@ -74,7 +74,7 @@ def test_what_another_fork_has_written_is_copied_and_keeps_its_content() -> None
         before = memory[:]
 
         def copies(pid: int) -> bool:
-            count = template_memory.copy_as(pid, lambda: False)
+            count = page_sharing.copy_as(pid, lambda: False)
             return count >= _PAGES and memory[:] == before and _write_all(memory) < _ANY
 
         with _fork_that_has_written(memory) as pid:
@@ -84,7 +84,7 @@ def test_what_another_fork_has_written_is_copied_and_keeps_its_content() -> None
 
 def test_it_stops_when_it_is_asked_for() -> None:
     with _memory() as memory, _fork_that_has_written(memory) as pid:
-        assert _in_a_fork(lambda: template_memory.copy_as(pid, lambda: True) == 0)
+        assert _in_a_fork(lambda: page_sharing.copy_as(pid, lambda: True) == 0)
 
 
 def test_of_one_that_has_ended_nothing_is_known() -> None:
@@ -92,7 +92,7 @@ def test_of_one_that_has_ended_nothing_is_known() -> None:
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
-    assert template_memory.copy_as(pid, lambda: False) == 0
+    assert page_sharing.copy_as(pid, lambda: False) == 0
 
 
 def test_joined_pages_keep_their_content() -> None:
@@ -100,7 +100,7 @@ def test_joined_pages_keep_their_content() -> None:
         before = memory[:]
 
         def joins() -> bool:
-            template_memory.join_pages()
+            page_sharing.join_pages()
             return memory[:] == before
 
         assert _in_a_fork(joins)

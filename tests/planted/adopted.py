@@ -20,7 +20,7 @@ ADOPTED: tuple[Bug, ...] = (
     Bug(
         "a link in a folder is passed over",
         "I8",
-        "checkpoint/folders.py",
+        "checkpoint/framework_folders.py",
         "_files_below",
         'raise OSError(errno.EINVAL, f"{name} in it is not a plain file")',
         "continue",
@@ -38,7 +38,7 @@ ADOPTED: tuple[Bug, ...] = (
     Bug(
         "nobody answers for another rank's files",
         "I8",
-        "checkpoint/folders.py",
+        "checkpoint/framework_folders.py",
         "answers_for",
         "number if number < world_size else 0",
         "number",

@@ -17,7 +17,7 @@ DRAIN = (
     Bug(
         "a rank says that it stops at a step which it has passed",
         "I10",
-        "worker/stop_point.py",
+        "worker/stop_step.py",
         "StopPoint.stop_at",
         "step > self._passed",
         "step >= self._passed",
@@ -26,7 +26,7 @@ DRAIN = (
     Bug(
         "whether a step is passed is looked at beside the lock",
         "I10",
-        "worker/stop_point.py",
+        "worker/stop_step.py",
         "StopPoint.passes",
         "with self._lock:\n"
         "    if step == self._stop:\n"

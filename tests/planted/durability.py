@@ -265,7 +265,7 @@ CHECKPOINTS = (
     Bug(
         "no fsync of the file before its rename",
         "I6",
-        "checkpoint/files.py",
+        "checkpoint/durable_files.py",
         "TemporaryFile.settle",
         "os.fsync(self._descriptor)",
         "os.fstat(self._descriptor)",
@@ -276,7 +276,7 @@ CHECKPOINTS = (
     Bug(
         "no fsync of the directory after the rename",
         "I5",
-        "checkpoint/files.py",
+        "checkpoint/durable_files.py",
         "TemporaryFile.rename",
         "os.fsync(self._directory)",
         "os.fstat(self._directory)",
@@ -287,7 +287,7 @@ CHECKPOINTS = (
     Bug(
         "a new directory of checkpoints is not made durable",
         "I5",
-        "checkpoint/files.py",
+        "checkpoint/durable_files.py",
         "ensure_directory",
         "os.fsync(parent)",
         "os.fstat(parent)",

@@ -8,7 +8,7 @@ ENDS: tuple[Bug, ...] = (
     Bug(
         "the end of a wait for a rank does not say who did not take it",
         "I19",
-        "core/scheduler/membership/attendance.py",
+        "core/scheduler/membership/quorum.py",
         "_who_is_missing",
         "who_declined(state)",
         '""',

@@ -68,7 +68,7 @@ FILES = (
     Bug(
         "a file that is passed over is reported at every Ready",
         "I17",
-        "core/scheduler/membership/readiness.py",
+        "core/scheduler/membership/ready_reports.py",
         "_passed_over",
         "one not in before",
         "one is not None",

@@ -107,7 +107,7 @@ GROWTH: tuple[Bug, ...] = (
     Bug(
         "each registration walks over every node",
         "I17",
-        "core/scheduler/membership/slot_offers.py",
+        "core/scheduler/membership/slot_choice.py",
         "_is_free",
         "slots.taken - (node is not None and state.has_slot(node))",
         "len(state.slot_holders(role)) - (node is not None and state.has_slot(node))",

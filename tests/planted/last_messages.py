@@ -29,7 +29,7 @@ LAST_WORDS = (
     Bug(
         "a missed deadline says that nobody is missing",
         "I19",
-        "core/scheduler/membership/attendance.py",
+        "core/scheduler/membership/quorum.py",
         "_who_is_missing",
         "JobState.FORMING",
         "JobState.INTERRUPTED",

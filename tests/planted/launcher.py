@@ -108,7 +108,7 @@ LAUNCHER: tuple[Bug, ...] = (
     Bug(
         "the next start waits until the scheduler has heard of the death",
         "I14",
-        "launch/process_keeper.py",
+        "launch/process_supervisor.py",
         "ProcessKeeper.keep",
         "self._report(attempt, pid, gives_up=decision.next is Next.FAIL)",
         "self._report(attempt, pid, gives_up=decision.next is Next.FAIL)\n"
@@ -159,7 +159,7 @@ LAUNCHER: tuple[Bug, ...] = (
     Bug(
         "a worker that the job waits for fails for good, and the job waits on",
         "I14",
-        "launch/known_job.py",
+        "launch/job_view.py",
         "KnownJob.needs",
         "self.state == JobState.FORMING.value and not is_standby",
         "self.state == JobState.FORMING.value and is_standby",
@@ -168,7 +168,7 @@ LAUNCHER: tuple[Bug, ...] = (
     Bug(
         "all hosts start a missing rank at once",
         "I17",
-        "launch/missing_ranks.py",
+        "launch/ranks_to_take.py",
         "due",
         "after_ms * (1 + min(order.index(host) for host in ours))",
         "after_ms",
@@ -177,7 +177,7 @@ LAUNCHER: tuple[Bug, ...] = (
     Bug(
         "a host starts a rank again that it is starting already",
         "I17",
-        "launch/missing_ranks.py",
+        "launch/ranks_to_take.py",
         "due",
         "node.silent_ms >= wait_ms and not _is_ours(node, slots)",
         "node.silent_ms >= wait_ms",
@@ -188,7 +188,7 @@ LAUNCHER: tuple[Bug, ...] = (
     Bug(
         "a process that took another rank works on the device of the rank it was started for",
         "I10",
-        "training/process_start.py",
+        "training/bootstrap.py",
         "places_of",
         "settings.replaces or (settings.standby and name not in environ)",
         "name not in environ",
@@ -197,7 +197,7 @@ LAUNCHER: tuple[Bug, ...] = (
     Bug(
         "a process that took another rank than it was started for is ended",
         "I14",
-        "launch/rank_takers.py",
+        "launch/takeover_processes.py",
         "RankTakers.check",
         "taker.node_id not in holders",
         "taker.node_id not in holders or rank not in still_missing",
@@ -206,7 +206,7 @@ LAUNCHER: tuple[Bug, ...] = (
     Bug(
         "a launcher that is started again finds no place for a worker whose rank a later id held",
         "I14",
-        "core/scheduler/membership/slot_offers.py",
+        "core/scheduler/membership/slot_choice.py",
         "_comes_for_a_rank",
         "bool(register.replaces) or is_known",
         "bool(register.replaces)",

@@ -17,9 +17,9 @@ LOST_STORE = (
     Bug(
         "who had the ranks before is believed at once, while standbys train with them",
         "I9",
-        "core/scheduler/membership/lost_store.py",
+        "core/scheduler/membership/store_rebuild.py",
         "_only_noted",
-        "state.lost_store.reported_generation >= built.generation",
+        "state.store_rebuild.reported_generation >= built.generation",
         "built.generation",
         (f"{STANDBYS}::test_standbys_that_have_all_ranks_have_one_lease_to_come_before_notes_are_believed",),
     ),
@@ -44,7 +44,7 @@ LOST_STORE = (
     Bug(
         "a generation that only a standby knows is given again",
         "I2",
-        "core/scheduler/membership/lost_store.py",
+        "core/scheduler/membership/store_rebuild.py",
         "note_past",
         "ready.generation",
         "0 if node.is_standby else ready.generation",
@@ -53,7 +53,7 @@ LOST_STORE = (
     Bug(
         "what somebody knew of a lost store's job is forgotten when it is gone again",
         "I1",
-        "core/scheduler/membership/lost_store.py",
+        "core/scheduler/membership/store_rebuild.py",
         "_gone",
         "node_id not in pasts",
         "node_id in ()",
@@ -74,7 +74,7 @@ LOST_STORE = (
     Bug(
         "nobody waits for who knows more of a rank",
         "I9",
-        "core/scheduler/membership/lost_store.py",
+        "core/scheduler/membership/store_rebuild.py",
         "still_asking",
         '"; ".join(built.unsure_ranks) or _only_noted(state, built)',
         "_only_noted(state, built)",
@@ -129,7 +129,7 @@ LOST_STORE = (
     Bug(
         "a living worker of another job is taken in by a new one",
         "I9",
-        "core/scheduler/membership/lost_store.py",
+        "core/scheduler/membership/store_rebuild.py",
         "of_another_job",
         "[_end(state, what)]",
         "None",
@@ -138,16 +138,16 @@ LOST_STORE = (
     Bug(
         "a scheduler that ends for a lost store still plans",
         "I9",
-        "core/scheduler/membership/lost_store.py",
+        "core/scheduler/membership/store_rebuild.py",
         "_end",
-        "state.lost_store.ends_scheduler = True",
-        "state.lost_store.ends_scheduler = False",
+        "state.store_rebuild.ends_scheduler = True",
+        "state.store_rebuild.ends_scheduler = False",
         (f"{CORE}::test_the_own_store_of_a_worker_ends_a_scheduler_that_knows_nothing",),
     ),
     Bug(
         "numbers of a rebuilt job begin again at one",
         "I2",
-        "core/scheduler/membership/lost_store.py",
+        "core/scheduler/membership/store_rebuild.py",
         "_become",
         "built.generation",
         "state.job.generation",

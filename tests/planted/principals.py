@@ -19,7 +19,7 @@ PRINCIPALS = (
     Bug(
         "a launcher ends the processes of every host",
         "I23",
-        "core/scheduler/membership/proof.py",
+        "core/scheduler/membership/death_proof.py",
         "may_report",
         "not hosts or peer in hosts or proves(node, exited)",
         "not hosts or bool(peer) or proves(node, exited)",
@@ -28,7 +28,7 @@ PRINCIPALS = (
     Bug(
         "a peer that invents names fills the store",
         "I17",
-        "core/scheduler/refusals.py",
+        "core/scheduler/refusal_log.py",
         "_count",
         "now_ms - counted.noted_ms < PERIOD_MS",
         "now_ms < counted.noted_ms",

@@ -77,7 +77,7 @@ PROOFS = (
     Bug(
         "a report counts whichever process it names",
         "I23",
-        "core/scheduler/membership/proof.py",
+        "core/scheduler/membership/death_proof.py",
         "is_of_another",
         "exited.process is not None and node.process is not None and exited.process != node.process",
         "False",
@@ -86,7 +86,7 @@ PROOFS = (
     Bug(
         "a report without an identity ends a window",
         "I3",
-        "core/scheduler/membership/proof.py",
+        "core/scheduler/membership/death_proof.py",
         "proves",
         "exited.process is not None and exited.process == node.process",
         "True",
@@ -95,7 +95,7 @@ PROOFS = (
     Bug(
         "a proof ends the window without MS_REJOIN=proof",
         "I3",
-        "core/scheduler/membership/proof.py",
+        "core/scheduler/membership/death_proof.py",
         "end_window",
         "node.proven_dead and state.rules.rejoin_on_proof",
         "node.proven_dead",
@@ -115,7 +115,7 @@ PROOFS = (
         "I14",
         "core/scheduler/restore.py",
         "start",
-        "effects += proof.watch(state, node)",
+        "effects += death_proof.watch(state, node)",
         "pass",
         (f"{_PROOF}test_a_restarted_scheduler_watches_everybody_who_may_be_alive",),
     ),
@@ -143,7 +143,7 @@ WAITING = (
     Bug(
         "who waits has no bound",
         "I17",
-        "core/scheduler/waiting.py",
+        "core/scheduler/admission_queue.py",
         "WaitingList.add",
         "len(self._by_connection) >= self._at_most",
         "len(self._by_connection) >= 10 * self._at_most",

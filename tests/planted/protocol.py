@@ -19,7 +19,7 @@ ANSWERS = (
     Bug(
         "a worker goes on with what a fault has left half changed",
         "I19",
-        "worker/delivery.py",
+        "worker/machine_driver.py",
         "Delivery._take",
         "self._is_over = True",
         "self._is_over = False",
@@ -126,7 +126,7 @@ EXITS = (
     Bug(
         "a launcher's report about an earlier process counts for the next one",
         "I12",
-        "core/scheduler/membership/proof.py",
+        "core/scheduler/membership/death_proof.py",
         "is_of_another",
         "exited.pid != node.record.pid",
         "node.record.pid == -1",
@@ -191,7 +191,7 @@ DEADLINES = (
     Bug(
         "a missing worker is waited for, for ever",
         "I14",
-        "core/scheduler/membership/attendance.py",
+        "core/scheduler/membership/quorum.py",
         "on_deadline",
         "now_ms < state.deadline_ms",
         "now_ms <= state.deadline_ms + 10",

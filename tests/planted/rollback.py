@@ -8,8 +8,8 @@ PLAN = (
     Bug(
         "a job whose rollbacks lead to the same end goes on for ever",
         "I14",
-        "core/scheduler/same_end.py",
-        "SameEnd.is_hopeless",
+        "core/scheduler/crash_loop.py",
+        "CrashLoop.is_hopeless",
         "self.times < SAME_ENDS_MAX",
         "self.times > 0",
         (
@@ -21,7 +21,7 @@ PLAN = (
         "I14",
         "core/scheduler/generations/interruption.py",
         "_another_failure",
-        "state.same_end = None",
+        "state.crash_loop = None",
         "",
         ("tests/core/test_same_end.py::test_loss_of_a_process_is_a_cause_and_begins_the_count_again",),
     ),
@@ -64,7 +64,7 @@ PLAN = (
     Bug(
         "every rank is sent to the file of rank 0",
         "I9",
-        "core/scheduler/generations/rollback_plan.py",
+        "core/scheduler/generations/plan_messages.py",
         "rollback_for",
         "state.checkpoints.file_of(rank, generation.step)",
         "state.checkpoints.file_of(Rank(0), generation.step)",
@@ -230,7 +230,7 @@ GENERATIONS = (
     Bug(
         "a plan is made before all ranks are here",
         "I9",
-        "core/scheduler/membership/attendance.py",
+        "core/scheduler/membership/quorum.py",
         "all_ranks_ready",
         "state.rules.world_size",
         "state.rules.world_size - 1",
@@ -239,7 +239,7 @@ GENERATIONS = (
     Bug(
         "a plan is made with a rank that is lost",
         "I9",
-        "core/scheduler/slots.py",
+        "core/scheduler/slot_counts.py",
         "Slots.count",
         "has_slot and record.state is NodeState.LIVE and said_ready",
         "has_slot and said_ready",
@@ -250,7 +250,7 @@ GENERATIONS = (
     Bug(
         "a Ready from before the newest plan counts",
         "I12",
-        "core/scheduler/membership/readiness.py",
+        "core/scheduler/membership/ready_reports.py",
         "on_ready",
         "node.sent_generation",
         "0",

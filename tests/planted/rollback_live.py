@@ -182,7 +182,7 @@ ROLLBACK_LIVE = (
     Bug(
         "a rank is sent to its own file, and to another's checkpoint",
         "I31",
-        "core/scheduler/generations/rollback_plan.py",
+        "core/scheduler/generations/plan_messages.py",
         "rollback_for",
         "of_memory.rank == rank",
         "True",

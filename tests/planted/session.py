@@ -111,7 +111,7 @@ REGISTRATION = (
     Bug(
         "every refused try is written down",
         "I17",
-        "core/scheduler/refusals.py",
+        "core/scheduler/refusal_log.py",
         "Refusals.note",
         "self._codes.get(node_id) == code",
         "code in self._codes",
@@ -142,7 +142,7 @@ REGISTRATION = (
     Bug(
         "one worker more than slots is let in",
         "I9",
-        "core/scheduler/membership/slot_offers.py",
+        "core/scheduler/membership/slot_choice.py",
         "_is_free",
         "others >= state.slot_count(role)",
         "others > state.slot_count(role)",
@@ -258,7 +258,7 @@ PRESENCE = (
     Bug(
         "the scheduler's incarnation does not rise",
         "I2",
-        "core/scheduler/job.py",
+        "core/scheduler/job_states.py",
         "next_incarnation",
         "job.scheduler_incarnation + 1",
         "job.scheduler_incarnation",

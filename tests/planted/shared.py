@@ -55,7 +55,7 @@ SHARED = (
     Bug(
         "a note of an earlier generation counts as seen",
         "I19",
-        "training/shared_directory.py",
+        "training/shared_directory_probe.py",
         "SharedDirectory._sees",
         "found == msgspec.structs.replace(self._note, rank=rank)",
         "found.rank == rank",

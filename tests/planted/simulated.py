@@ -59,7 +59,7 @@ SIMULATED = (
     Bug(
         "a standby is counted as a rank that is ready",
         "I24",
-        "core/scheduler/slots.py",
+        "core/scheduler/slot_counts.py",
         "Slots.count",
         "has_slot and record.state is NodeState.LIVE and said_ready",
         "record.state is NodeState.LIVE and said_ready",
@@ -68,7 +68,7 @@ SIMULATED = (
     Bug(
         "a store that is built again waits for standbys that are gone",
         "I24",
-        "core/scheduler/membership/lost_store.py",
+        "core/scheduler/membership/store_rebuild.py",
         "_may_still_say",
         "node.record.state is NodeState.LIVE and node.ready is None",
         "node.ready is None",
@@ -88,7 +88,7 @@ SIMULATED = (
     Bug(
         "a successor finds no place while the rank of the one that it replaces is free",
         "I25",
-        "core/scheduler/membership/slot_offers.py",
+        "core/scheduler/membership/slot_choice.py",
         "_may_stand_by",
         "slots.vacant if _comes_for_a_rank(state, node, register) else 0",
         "0",

@@ -20,7 +20,7 @@ STANDBYS = (
     Bug(
         "a process is refused for good while who has its place may be gone",
         "I14",
-        "core/scheduler/membership/slot_offers.py",
+        "core/scheduler/membership/slot_choice.py",
         "find",
         "SlotOffer(Slots.HELD, held_by=holder, fills=True)",
         "SlotOffer(Slots.NONE)",
@@ -29,7 +29,7 @@ STANDBYS = (
     Bug(
         "nobody of the host of a vacant rank is let in, and the others cannot say that its files are gone",
         "I14",
-        "core/scheduler/membership/slot_offers.py",
+        "core/scheduler/membership/slot_choice.py",
         "_comes_first_for_a_rank",
         "any(one.record.host == host for one in everybody if _is_vacant_of(one))",
         "False",
@@ -183,7 +183,7 @@ STANDBYS = (
     Bug(
         "what a process holds under its own name counts as the rank's files",
         "I9",
-        "core/scheduler/membership/readiness.py",
+        "core/scheduler/membership/ready_reports.py",
         "_is_of_no_rank",
         "node.is_standby or (node.took_over and not ready.generation)",
         "node.is_standby",
@@ -201,7 +201,7 @@ STANDBYS = (
     Bug(
         "a successor is let in while the one that it replaces is alive",
         "I1",
-        "core/scheduler/membership/slot_offers.py",
+        "core/scheduler/membership/slot_choice.py",
         "find",
         "not state.builds_again",
         "state.builds_again",
@@ -210,7 +210,7 @@ STANDBYS = (
     Bug(
         "more standbys than MS_STANDBY_NUM are let in",
         "I17",
-        "core/scheduler/membership/slot_offers.py",
+        "core/scheduler/membership/slot_choice.py",
         "_may_stand_by",
         "slots.standbys - is_one < standbys_max",
         "slots.standbys - is_one <= standbys_max",
@@ -260,7 +260,7 @@ STANDBYS = (
     Bug(
         "a store is built again before the standbys have said what they know",
         "I19",
-        "core/scheduler/membership/lost_store.py",
+        "core/scheduler/membership/store_rebuild.py",
         "_may_still_say",
         "node.record.state is NodeState.LIVE and node.ready is None",
         "False",
@@ -287,7 +287,7 @@ STANDBYS = (
     Bug(
         "who has said what it can read is asked again in the next wait",
         "I14",
-        "core/scheduler/membership/readiness.py",
+        "core/scheduler/membership/ready_reports.py",
         "take_report",
         "node.ready, node.done, node.asked = ready, False, 0",
         "node.ready, node.done = ready, False",
@@ -296,7 +296,7 @@ STANDBYS = (
     Bug(
         "while a lost store is built again, a worker that found no slot never gets one",
         "I14",
-        "core/scheduler/membership/lost_store.py",
+        "core/scheduler/membership/store_rebuild.py",
         "_may_sit",
         "had_rank or not node.waits_by_choice",
         "had_rank",
@@ -316,7 +316,7 @@ STANDBYS = (
     Bug(
         "a second process of a fresh id keeps that id from the one that was started for the place",
         "I25",
-        "core/scheduler/membership/slot_offers.py",
+        "core/scheduler/membership/slot_choice.py",
         "find",
         "_replaced_alive(state, register) or _holder_of_its_slot(state, node, register)",
         "_replaced_alive(state, register)",
@@ -327,7 +327,7 @@ STANDBYS = (
     Bug(
         "who waits for the place by which it is called is not let in when it is free",
         "I25",
-        "core/scheduler/waiting.py",
+        "core/scheduler/admission_queue.py",
         "_waits_for",
         "(register.node_id, register.replaces, first_id(register.node_id))",
         "(register.node_id, register.replaces)",
@@ -338,7 +338,7 @@ STANDBYS = (
     Bug(
         "an id whose place another one's successor holds has none",
         "I25",
-        "core/scheduler/membership/slot_offers.py",
+        "core/scheduler/membership/slot_choice.py",
         "_comes_for_a_rank",
         "(_holder(state, name) is not None for name in names)",
         "(_holder(state, name) is node for name in names if node is not None)",
@@ -359,7 +359,7 @@ STANDBYS = (
     Bug(
         "a process that took a rank changes its device with every plan",
         "I22",
-        "training/process_start.py",
+        "training/bootstrap.py",
         "announce_rank",
         "places_of(settings, plan, os.environ) if is_first else {}",
         "places_of(settings, plan, os.environ)",

@@ -216,7 +216,7 @@ TEMPLATE: tuple[Bug, ...] = (
     Bug(
         "a worker proxy keeps the orphans that its launcher would reap",
         "I14",
-        "launch/forkserver/program_template.py",
+        "launch/forkserver/proxy_template.py",
         "ProgramTemplate.begin_program",
         "_take_in_orphans(False)",
         "pass",

@@ -41,7 +41,7 @@ TIERS = (
     Bug(
         "a rebuilt store knows no copies",
         "I27",
-        "core/scheduler/membership/lost_store.py",
+        "core/scheduler/membership/store_rebuild.py",
         "take_up",
         "rows += _take_up_copies(state, pasts)",
         "",
@@ -50,7 +50,7 @@ TIERS = (
     Bug(
         "copies of a place stay those of an id that has it no more",
         "I19",
-        "core/scheduler/membership/readiness.py",
+        "core/scheduler/membership/ready_reports.py",
         "_note_copies",
         "rows += state.checkpoints.copies.replace(name, (), reason)",
         "pass",

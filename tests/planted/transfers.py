@@ -112,7 +112,7 @@ TRANSFERS: tuple[Bug, ...] = (
     Bug(
         "a copy that is still needed goes",
         "I29",
-        "worker/copy_files.py",
+        "worker/held_copies.py",
         "Copies.keep_only",
         "if keeps(rank, one):\n    continue",
         "",

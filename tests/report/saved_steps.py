@@ -11,7 +11,7 @@ from recovery.checkpoint.contribution import FileRole, Layout, Manifest, Manifes
 from recovery.checkpoint.fetched import Receipt, sealed_bytes
 from recovery.checkpoint.publish import Content, publish
 from recovery.core.ids import Rank, RunId
-from recovery.worker.copy_files import Copies
+from recovery.worker.held_copies import Copies
 
 RUN = RunId(1)
 

@@ -26,7 +26,7 @@ from recovery.core.messages import (
     Rollback,
 )
 from recovery.core.records import EventKind, Record
-from recovery.core.scheduler.job import new_job
+from recovery.core.scheduler.job_states import new_job
 from recovery.core.scheduler.machine import SchedulerMachine
 from recovery.scheduler.service import _Service
 from recovery.store import writer as writer_module

@@ -17,7 +17,7 @@ from recovery.core.records import (
     SlotRecord,
 )
 from recovery.core.scheduler.effects import SchedulerEffect
-from recovery.core.scheduler.job import WAITING
+from recovery.core.scheduler.job_states import WAITING
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.timers import RebuildTimer
 from recovery.core.tiers import Tier, tier_of
@@ -178,7 +178,7 @@ class SlotPromises:
     def _nobody_is_waited_for(self, scheduler: SchedulerProcess) -> None:
         """I24: while the job waits, a rank is missing or not ready. Standbys are none of them."""
         state = scheduler.machine.state
-        if state.job.state not in WAITING or state.lost_store.ends_scheduler:
+        if state.job.state not in WAITING or state.store_rebuild.ends_scheduler:
             return
         if state.job.state is JobState.FORMING and not state.job.generation:
             # A store may have been lost, and who is a standby now may have held a rank: it is asked, for its lease at most.
@@ -188,7 +188,7 @@ class SlotPromises:
                 return
             if any(node.record.state is NodeState.SUSPECT for node in standbys):
                 return
-            asks_until_ms = state.lost_store.asks_until_ms or 0
+            asks_until_ms = state.store_rebuild.asks_until_ms or 0
             if scheduler.own.read() < asks_until_ms or scheduler.awaits(RebuildTimer()):
                 # So has who may know more of a rank than everybody who is here.
                 self.world.clock.seen["a rebuilt store waited for who knew more"] += 1

@@ -20,7 +20,7 @@ from recovery.core.worker.departure import SHUTDOWN_GRACE_MS
 from recovery.core.worker.effects import LeaveAsAsked, ResumeTraining, StopAt
 from recovery.core.worker.handover import ANSWER_MS
 from recovery.core.worker.transitions import WorkerState
-from recovery.worker.stop_point import StopPoint
+from recovery.worker.stop_step import StopPoint
 from tests.simulation.slots import slot_name
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from recovery.core.records import (
     SlotRecord,
 )
 from recovery.core.rules import Rules
-from recovery.core.scheduler.job import new_job, next_incarnation
+from recovery.core.scheduler.job_states import new_job, next_incarnation
 from recovery.core.scheduler.machine import SchedulerMachine
 
 Batch = tuple[Record, ...]

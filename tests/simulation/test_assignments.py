@@ -8,7 +8,7 @@ import pytest
 from recovery.core.ids import Rank
 from recovery.core.messages import Role
 from recovery.core.records import CheckpointRecord, CheckpointState, NodeRecord, NodeState, to_record
-from recovery.core.scheduler.job import new_job
+from recovery.core.scheduler.job_states import new_job
 from tests.core.desk import checkpoint
 from tests.simulation.assignments import nobody_could
 from tests.simulation.files import Saved

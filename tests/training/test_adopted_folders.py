@@ -16,7 +16,7 @@ from recovery.checkpoint.adopt import adopt_folder
 from recovery.checkpoint.contribution import Layout, Manifest
 from recovery.core.messages import HeldCheckpoint
 from recovery.errors import CheckpointError, SettingError, UsageError
-from recovery.training import folder_load, shared_directory
+from recovery.training import folder_load, shared_directory_probe
 from tests.training.test_save_out_of_turn import OneRank
 
 
@@ -143,7 +143,7 @@ def test_a_pattern_must_name_the_step(tmp_path: Path, pattern: str) -> None:
 def test_ranks_that_do_not_see_one_folder_are_told_at_the_first_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_directory, "PATIENCE_MS", 100)
+    monkeypatch.setattr(shared_directory_probe, "PATIENCE_MS", 100)
     write(tmp_path / "step_5")
     rank = Rank(rank=0, world_size=2)
     with pytest.raises(CheckpointError, match="CHECKPOINT_NOT_SHARED"):

@@ -9,21 +9,21 @@ import sys
 
 _PROGRAM = """
 import os, subprocess, sys
-from recovery.training import process_start
+from recovery.training import bootstrap
 from recovery.worker import exec_in_place
 
-first = process_start.begin()
+first = bootstrap.begin()
 assert "MS_JOB_TOKEN" not in os.environ
 child = [sys.executable, "-c", "import os; print('MS_JOB_TOKEN' in os.environ)"]
 assert subprocess.run(child, capture_output=True, text=True).stdout == "False\\n"
-second = process_start.begin()
+second = bootstrap.begin()
 assert first.job_token.reveal() == second.job_token.reveal() == sys.argv[1]
 assert exec_in_place._start_environment["MS_JOB_TOKEN"] == sys.argv[1]
 print("as it should be")
 """
 _RANK_0 = """
 import sys, psutil
-from recovery.training import process_start
+from recovery.training import bootstrap
 
 def token_of_its_scheduler():
     [child] = psutil.Process().children()
@@ -36,7 +36,7 @@ def token_of_its_scheduler():
     return found
 
 for _ in range(2):
-    process_start.begin()
+    bootstrap.begin()
     assert token_of_its_scheduler() == sys.argv[1]
 print("as it should be")
 """

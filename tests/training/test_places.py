@@ -10,7 +10,7 @@ import pytest
 from recovery import config
 from recovery.core.ids import Generation, Rank, RunId
 from recovery.core.messages import Rollback
-from recovery.training.process_start import announce_rank, places_of
+from recovery.training.bootstrap import announce_rank, places_of
 from tests.config.environments import WORKER
 
 PLAN = Rollback(

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from recovery.errors import CheckpointError, GenerationInterrupted
-from recovery.training.shared_directory import Note, SharedDirectory
+from recovery.training.shared_directory_probe import Note, SharedDirectory
 
 NOTE = Note(job="j", run=1, generation=3, world_size=2, rank=0)
 

@@ -27,7 +27,7 @@ import weakref
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
-from recovery.launch.forkserver import proc_cmdline, template_memory
+from recovery.launch.forkserver import page_sharing, proc_cmdline
 from tests.warm import children
 from tests.warm.prepared import Prepared
 from tests.warm.requests import DESCRIPTORS_MAX, REQUEST_MAX
@@ -261,7 +261,7 @@ def _main() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
-    template_memory.join_pages()
+    page_sharing.join_pages()
     begun_with = dict(os.environ)
     channel.send(b"imported")
     while (request := _serve(channel)) is not None:

@@ -7,8 +7,8 @@ import threading
 from pathlib import Path
 
 from recovery.transport.job_token import Authenticator, JobToken
-from recovery.worker.copy_files import Copies
 from recovery.worker.file_exchange import FileExchange
+from recovery.worker.held_copies import Copies
 
 
 def main() -> None:

@@ -20,9 +20,9 @@ from recovery.core.worker.effects import Fetch, RetainCopies
 from recovery.transport.access import Access
 from recovery.transport.job_token import Authenticator
 from recovery.worker import copy_work
-from recovery.worker.copy_files import Copies
 from recovery.worker.copy_work import CopyWork
 from recovery.worker.file_exchange import FileExchange
+from recovery.worker.held_copies import Copies
 from tests.checkpoint.conftest import Save
 from tests.transport.wire import run, until
 

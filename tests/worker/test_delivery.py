@@ -9,7 +9,7 @@ import pytest
 from recovery.core.effects import Log
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.effects import WorkerEffect
-from recovery.worker.delivery import Delivery
+from recovery.worker.machine_driver import Delivery
 
 
 class Recorder:

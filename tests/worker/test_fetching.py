@@ -25,9 +25,9 @@ from recovery.transport.access import Access
 from recovery.transport.file_client import Patience
 from recovery.transport.job_token import Authenticator, Caller, JobToken
 from recovery.worker import fetching
-from recovery.worker.copy_files import Copies
 from recovery.worker.fetching import FetchRequest, FetchResult, NotFetchedError
 from recovery.worker.file_exchange import FileExchange
+from recovery.worker.held_copies import Copies
 from tests.checkpoint.conftest import Save
 from tests.faults.fault_proxy import FaultProxy
 from tests.transport.wire import until

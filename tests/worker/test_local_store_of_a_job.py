@@ -15,8 +15,8 @@ from recovery.errors import RecoveryError, StoreError, StoreVersionError
 from recovery.store.reader import read_worker
 from recovery.store.repository import WorkerStore
 from recovery.worker import local_store
+from recovery.worker.local_search import Found
 from recovery.worker.local_store import LocalStore
-from recovery.worker.searches import Found
 from tests.core.pasts import past
 from tests.scheduler.test_rebuild import JOB, generation, job, node, save, worker_store
 from tests.store import samples

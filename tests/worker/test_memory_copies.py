@@ -15,8 +15,8 @@ from recovery.core.held import HeldCheckpoint
 from recovery.core.ids import Generation, Rank, RunId
 from recovery.core.tiers import Tier, tier_of
 from recovery.errors import CheckpointWriteError
-from recovery.worker import memory_home
-from recovery.worker.copy_files import Copies, Ordered
+from recovery.worker import memory_lock
+from recovery.worker.held_copies import Copies, Ordered
 from tests.checkpoint.conftest import Save
 
 RUN, OTHER, OWN = RunId(1), Rank(1), Rank(0)
@@ -27,8 +27,8 @@ BYTES = 1_000
 def _leave_memory() -> Iterator[None]:
     """What a process holds until its end, a test lets go of at its own."""
     yield
-    while memory_home._homes:
-        memory_home._homes.popitem()[1].home.leave(job_is_over=True)
+    while memory_lock._homes:
+        memory_lock._homes.popitem()[1].home.leave(job_is_over=True)
 
 
 @pytest.fixture
@@ -156,5 +156,5 @@ def test_a_job_whose_name_leads_elsewhere_stays_here(base: Path) -> None:
 
 def test_the_end_of_the_job_leaves_nothing(base: Path) -> None:
     arrive(copies(base), order())
-    memory_home._homes.popitem()[1].home.leave(job_is_over=True)
+    memory_lock._homes.popitem()[1].home.leave(job_is_over=True)
     assert list(base.iterdir()) == []

@@ -17,9 +17,9 @@ from recovery.store import reader
 from recovery.store.contents import WorkerRecords
 from recovery.store.reader import read_worker
 from recovery.store.repository import WorkerStore
+from recovery.worker.local_search import Found
 from recovery.worker.local_store import LocalStore
-from recovery.worker.searches import Found
-from recovery.worker.slot_notes import Notes, SlotNotes
+from recovery.worker.slot_history import Notes, SlotNotes
 from tests.scheduler.test_rebuild import JOB, generation, job, node, save
 from tests.transport.wire import run
 

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from recovery.errors import GenerationInterrupted
-from recovery.worker.stop_point import StopPoint
+from recovery.worker.stop_step import StopPoint
 from recovery.worker.training_control import Verdict
 from tests.pace import wait_for
 from tests.worker.test_training_control import Training

@@ -12,7 +12,7 @@ from recovery.core.effects import Exit, Persist
 from recovery.core.ids import Generation, RunId
 from recovery.core.records import EventKind, JobState, NodeState, Record, RunRecord
 from recovery.core.scheduler.effects import SchedulerEffect, SetTimer
-from recovery.core.scheduler.job import JobFact
+from recovery.core.scheduler.job_states import JobFact
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import RUN_FINISHED, SchedulerState
 from recovery.core.scheduler.timers import ShutdownTimer

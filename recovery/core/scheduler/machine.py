@@ -32,11 +32,11 @@ from recovery.core.scheduler.checkpoints import copy_reports, saves
 from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect
 from recovery.core.scheduler.generations import checkpoint_invalid, training_messages
 from recovery.core.scheduler.membership import (
-    attendance,
     liveness,
-    lost_store,
-    readiness,
+    quorum,
+    ready_reports,
     registration,
+    store_rebuild,
     takeover,
 )
 from recovery.core.scheduler.node import Node
@@ -122,7 +122,7 @@ class SchedulerMachine:
 
     def handle(self, stimulus: SchedulerStimulus, now_ms: int) -> list[SchedulerEffect]:
         """Take one stimulus and give what is to be done, in order."""
-        if self.state.lost_store.ends_scheduler:
+        if self.state.store_rebuild.ends_scheduler:
             return []
         state = self.state
         effects = [*self._take(stimulus, now_ms), *settle(state, now_ms)]
@@ -162,7 +162,7 @@ class SchedulerMachine:
             case WindowsTimer():
                 return liveness.on_windows_due(state, now_ms)
             case TopologyTimer():
-                return attendance.on_deadline(state, now_ms)
+                return quorum.on_deadline(state, now_ms)
             case DrainTimer():
                 return drain.on_due(state)
             case GraceTimer():
@@ -170,7 +170,7 @@ class SchedulerMachine:
             case WaitingTimer():
                 return registration.look_again(state, now_ms)
             case RebuildTimer():
-                lost_store.on_asked(state, now_ms)
+                store_rebuild.on_asked(state, now_ms)
                 return []
             case OfferTimer():
                 return takeover.on_offer_due(state, timer.slot, now_ms)
@@ -219,7 +219,7 @@ class SchedulerMachine:
             case m.Heartbeat():
                 return liveness.on_heartbeat(state, node, message)
             case m.Ready():
-                readiness.on_ready(state, node, message)
+                ready_reports.on_ready(state, node, message)
                 return []
             case m.CheckpointReport():
                 return saves.on_checkpoint_report(state, node, message, now_ms)

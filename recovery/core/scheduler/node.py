@@ -10,7 +10,7 @@ from recovery.core.ids import ConnectionId, NodeId, RequestId
 from recovery.core.messages import FromScheduler, ProcessIdentity, Ready, Role, Skipped
 from recovery.core.policy.registration import Held, Window
 from recovery.core.records import NodeRecord, NodeState, SlotRecord
-from recovery.core.scheduler.slots import Slots
+from recovery.core.scheduler.slot_counts import Slots
 
 NEXT_STATES: dict[NodeState, frozenset[NodeState]] = {
     NodeState.LIVE: frozenset({NodeState.LIVE, NodeState.SUSPECT, NodeState.LOST, NodeState.LEFT}),

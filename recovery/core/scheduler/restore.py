@@ -23,8 +23,8 @@ from recovery.core.scheduler import job_end
 from recovery.core.scheduler.checkpoints import copying
 from recovery.core.scheduler.effects import SchedulerEffect, SetTimer
 from recovery.core.scheduler.generations import live
-from recovery.core.scheduler.job import WAITING, JobFact
-from recovery.core.scheduler.membership import attendance, proof
+from recovery.core.scheduler.job_states import WAITING, JobFact
+from recovery.core.scheduler.membership import death_proof, quorum
 from recovery.core.scheduler.membership.liveness import WINDOW_NOTE_MS
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
@@ -65,7 +65,7 @@ def restore_processes(state: SchedulerState, processes: tuple[ProcessRecord, ...
     for process in processes:
         node = state.nodes.get(process.node_id)
         if node is not None and node.record.incarnation == process.incarnation:
-            node.process = proof.identity_of(process)
+            node.process = death_proof.identity_of(process)
 
 
 def start(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
@@ -90,8 +90,8 @@ def start(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     if any(node.window_ends_ms > now_ms for node in state.nodes.values()):
         effects.append(SetTimer(WindowsTimer(), now_ms + WINDOW_NOTE_MS))
     for node in state.nodes.values():
-        if proof.may_still_matter(state, node, now_ms):
-            effects += proof.watch(state, node)
+        if death_proof.may_still_matter(state, node, now_ms):
+            effects += death_proof.watch(state, node)
     return effects + _go_on(state, now_ms)
 
 
@@ -122,7 +122,7 @@ def _go_on(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     if state.job.state is JobState.FINISHED:
         return [SetTimer(ShutdownTimer(), now_ms + state.rules.lease_ms)]
     if state.job.state in WAITING:
-        return attendance.wait_for_all_ranks(state, now_ms)
+        return quorum.wait_for_all_ranks(state, now_ms)
     gone = [node for node in state.workers if node.record.state in (NodeState.LOST, NodeState.LEFT)]
     if gone:
         # The earlier process ended between writing the loss and ending the generation.

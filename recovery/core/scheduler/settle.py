@@ -1,6 +1,6 @@
 """What follows from what a stimulus has shown: drawn in one place, in one order, once after each stimulus.
 
-Handlers answer their sender and note facts (`facts.py`, and what they change of nodes, slots and index). Each step here looks at the state
+Handlers answer their sender and note facts (`pending_facts.py`, and what they change of nodes, slots and index). Each step here looks at the state
 alone, so it may be asked at any time: where there is nothing to do it gives nothing. Steps are repeated until none of them gives anything,
 since a later one may note a fact (a rank that is handed over ends its generation).
 """
@@ -12,9 +12,9 @@ from collections.abc import Callable
 from recovery.core.scheduler import drain
 from recovery.core.scheduler.checkpoints import copying
 from recovery.core.scheduler.effects import SchedulerEffect
-from recovery.core.scheduler.facts import taken
 from recovery.core.scheduler.generations import catch_up, interruption, next_generation
-from recovery.core.scheduler.membership import liveness, readiness, takeover
+from recovery.core.scheduler.membership import liveness, ready_reports, takeover
+from recovery.core.scheduler.pending_facts import taken
 from recovery.core.scheduler.state import SchedulerState
 
 
@@ -30,7 +30,7 @@ def settle(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
 def _round(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     effects: list[SchedulerEffect] = []
     for step in ORDER:
-        if state.lost_store.ends_scheduler:
+        if state.store_rebuild.ends_scheduler:
             return effects
         effects += step(state, now_ms)
     return effects
@@ -66,7 +66,7 @@ def _reports(state: SchedulerState, _now_ms: int) -> list[SchedulerEffect]:
     return [
         effect
         for one in taken(state.facts.reports)
-        for effect in readiness.take_report(state, one.node, one.ready)
+        for effect in ready_reports.take_report(state, one.node, one.ready)
     ]
 
 

@@ -19,17 +19,17 @@ from recovery.core.records import (
     Record,
 )
 from recovery.core.rules import Rules
+from recovery.core.scheduler.admission_queue import BESIDE_SLOTS, WaitingList
 from recovery.core.scheduler.copy_state import Copying
+from recovery.core.scheduler.crash_loop import CrashLoop
 from recovery.core.scheduler.drain_states import Drain
-from recovery.core.scheduler.facts import Facts
-from recovery.core.scheduler.job import ENDED, JobFact, next_state
+from recovery.core.scheduler.job_states import ENDED, JobFact, next_state
 from recovery.core.scheduler.live_state import LiveRollback
 from recovery.core.scheduler.node import Node
-from recovery.core.scheduler.refusals import Refusals
-from recovery.core.scheduler.same_end import SameEnd
-from recovery.core.scheduler.slots import Slots
+from recovery.core.scheduler.pending_facts import Facts
+from recovery.core.scheduler.refusal_log import Refusals
+from recovery.core.scheduler.slot_counts import Slots
 from recovery.core.scheduler.vacancies import Vacancies
-from recovery.core.scheduler.waiting import BESIDE_SLOTS, WaitingList
 
 RUN_FINISHED = "its run finished"
 """Why a node has left: it did its part to the end. If it does not know that, it is answered when it asks. Stores hold it in these words."""
@@ -97,14 +97,14 @@ class SchedulerState:
         """How the job ended; sent once it has."""
         self.deadline_ms: int | None = None
         """When the wait for all ranks ends; None while nobody waits, or for ever."""
-        self.same_end: SameEnd | None = None
+        self.crash_loop: CrashLoop | None = None
         """The data plane broke before anybody knew whose fault it was, and how often in a row; None: the last failure's cause is known."""
         self.drain: Drain | None = None
         """The planned departure that is under way, or the last one; None: there was none."""
         self.archived_jobs: frozenset[str] = frozenset()
         """Jobs whose state a person has archived in this path: a worker that knows one of them may start over."""
         self.vacancies = Vacancies()
-        self.facts, self.lost_store = Facts(), LostStore()
+        self.facts, self.store_rebuild = Facts(), LostStore()
         slots = rules.worker_count + rules.server_count + rules.standby_count
         self.waiting = WaitingList(at_most=slots + BESIDE_SLOTS)
         """Who was refused for now, and is answered when its time has come."""

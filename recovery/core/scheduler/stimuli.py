@@ -1,4 +1,4 @@
-"""What happens to the scheduler's machine. JobHistory tense. Randomness comes along as a field, so that the core draws none."""
+"""What happens to the scheduler's machine. Past tense. Randomness comes along as a field, so that the core draws none."""
 
 from __future__ import annotations
 

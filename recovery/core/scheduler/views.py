@@ -8,7 +8,7 @@ import msgspec
 
 from recovery.core.copied_checkpoint import with_copies
 from recovery.core.records import NodeState
-from recovery.core.scheduler.membership import proof
+from recovery.core.scheduler.membership import death_proof
 from recovery.core.scheduler.state import SchedulerState
 
 
@@ -77,7 +77,7 @@ def lost_view(state: SchedulerState, now_ms: int) -> dict[str, Any]:
                 "process": msgspec.to_builtins(node.process),
             }
             for node in state.nodes.values()
-            if node.process is not None and proof.may_still_matter(state, node, now_ms)
+            if node.process is not None and death_proof.may_still_matter(state, node, now_ms)
         ],
         "job": state.job.job,
     }

@@ -1,4 +1,4 @@
-"""What may happen to the worker's machine. JobHistory tense. Randomness rides along as a field, so that the core draws none."""
+"""What may happen to the worker's machine. Past tense. Randomness rides along as a field, so that the core draws none."""
 
 from __future__ import annotations
 

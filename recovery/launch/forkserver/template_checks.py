@@ -16,7 +16,7 @@ from types import ModuleType
 from recovery import process_conditions
 from recovery.launch.forkserver import forked_child
 from recovery.launch.forkserver.fork_messages import Prepare
-from recovery.launch.forkserver.template_lookups import looked_up
+from recovery.launch.forkserver.import_inputs import looked_up
 from recovery.launch.forkserver.template_side_effects import made
 
 _DEVICES = ("torch.cuda", "torch.xpu", "torch.mtia", "torch_npu.npu")

@@ -4,7 +4,7 @@ It imports what its launcher says, starts no thread, touches no device, and then
 finished by forked_child.py, and runs its program from here: the interpreter's own end (exit codes, atexit, threads) is that of any
 program. Where there is time a process is forked ahead, and waits for the next request (preforked_process.py).
 
-A worker proxy is forked once more, and the new process goes on as its own template (program_template.py).
+A worker proxy is forked once more, and the new process goes on as its own template (proxy_template.py).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from recovery import clock  # noqa: E402 - behind the path that it comes from
 from recovery.launch.forkserver import (  # noqa: E402 - behind the path that it comes from
     fork_messages,
     forked_child,
-    program_template,
+    page_sharing,
+    proxy_template,
     template_checks,
-    template_memory,
 )
 from recovery.launch.forkserver.fork_messages import Fork, Forked, NotForked, Prepare, Prepared, Stale, Unsafe  # noqa: E402 - behind the path that it comes from
 from recovery.launch.forkserver.preforked_process import NewProcess, PreforkedProcess, fork  # noqa: E402 - behind the path that it comes from
@@ -113,7 +113,7 @@ def _prepare(link: socket.socket) -> tuple[Prepare, template_checks.Files, forke
     gc.collect()
     gc.freeze()
     gc.enable()
-    template_memory.join_pages()
+    page_sharing.join_pages()
     took_ms = clock.monotonic_ms() - begun_ms
     fork_messages.send(link, Prepared(module_count=len(sys.modules), took_ms=took_ms))
     return request, files, imported
@@ -129,7 +129,7 @@ def _become(
 
     for pause_s in _COPIES_AFTER_S:
         if not is_wanted(pause_s):
-            next((pid for pid in begun if template_memory.copy_as(pid, is_wanted)), None)
+            next((pid for pid in begun if page_sharing.copy_as(pid, is_wanted)), None)
     try:
         request, (log, go) = fork_messages.receive_request(template)
     except (EOFError, OSError):
@@ -156,7 +156,7 @@ def _main(words: list[str]) -> forked_child.Program:
         # What a program's imports do besides is not for its proxy.
         done = imported.nothing_done() if begins_proxies else imported
         request, program = _become(template, done, launcher, begun)
-        to_proxy = program_template.fork_program_template(request, *shown) if begins_proxies else None
+        to_proxy = proxy_template.fork_program_template(request, *shown) if begins_proxies else None
         if to_proxy is None:
             return program
         link, launcher, begins_proxies = to_proxy, os.getppid(), False

@@ -8,7 +8,7 @@ from recovery.core.ids import NodeId, Rank
 from recovery.core.messages import Role
 from recovery.core.policy.ranks import natural_key
 from recovery.core.records import NodeState
-from recovery.core.scheduler.job import WAITING
+from recovery.core.scheduler.job_states import WAITING
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
 

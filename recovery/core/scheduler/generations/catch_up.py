@@ -6,8 +6,8 @@ from recovery.core import messages as m
 from recovery.core.effects import Answer, Persist
 from recovery.core.ids import Generation
 from recovery.core.scheduler.effects import SchedulerEffect
-from recovery.core.scheduler.generations.rollback_plan import rollback_for
-from recovery.core.scheduler.job import WAITING
+from recovery.core.scheduler.generations.plan_messages import rollback_for
+from recovery.core.scheduler.job_states import WAITING
 from recovery.core.scheduler.membership import takeover
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState

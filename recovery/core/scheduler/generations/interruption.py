@@ -12,9 +12,9 @@ from recovery.core.records import (
 )
 from recovery.core.scheduler import job_end
 from recovery.core.scheduler.effects import SchedulerEffect, Send
-from recovery.core.scheduler.facts import Failure
-from recovery.core.scheduler.job import JobFact
-from recovery.core.scheduler.membership.attendance import wait_for_all_ranks
+from recovery.core.scheduler.job_states import JobFact
+from recovery.core.scheduler.membership.quorum import wait_for_all_ranks
+from recovery.core.scheduler.pending_facts import Failure
 from recovery.core.scheduler.state import SchedulerState
 
 
@@ -37,7 +37,7 @@ def interrupt(state: SchedulerState, failure: Failure, now_ms: int) -> list[Sche
         if node.connection is not None and not job_end.has_left(node):
             answers.append(Answer(node.connection, interrupted))
     effects: list[SchedulerEffect] = [Send(answer.connection, interrupted) for answer in answers]
-    state.same_end, state.rendezvous = failure.same_end, None
+    state.crash_loop, state.rendezvous = failure.crash_loop, None
     ended = msgspec.structs.replace(
         state.generations[-1], ended=reason, ended_step=max(node.record.step for node in state.workers)
     )
@@ -56,8 +56,8 @@ def interrupt(state: SchedulerState, failure: Failure, now_ms: int) -> list[Sche
 def _another_failure(state: SchedulerState, reason: str, now_ms: int) -> list[SchedulerEffect]:
     """One more failure of an interrupted generation: the wait begins again, the first failure stays the reason."""
     effects = wait_for_all_ranks(state, now_ms)
-    if state.same_end is not None:
-        state.same_end = None
+    if state.crash_loop is not None:
+        state.crash_loop = None
         effects.append(Persist((state.change_job(JobFact.CAUSE_FOUND, reason=reason),)))
     return effects
 

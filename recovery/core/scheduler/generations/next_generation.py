@@ -1,4 +1,4 @@
-"""How a generation ends and how the next one begins.
+"""How the next generation begins; how one ends says interruption.py.
 
 FORMING -> RUNNING(g) -> INTERRUPTED(g) -> [all ranks ready] -> plan -> RUNNING(g+1) ... -> FINISHED | FAILED
 """
@@ -25,10 +25,10 @@ from recovery.core.scheduler.checkpoints import copying, sources
 from recovery.core.scheduler.copy_state import Fetching
 from recovery.core.scheduler.effects import SchedulerEffect
 from recovery.core.scheduler.generations import live
-from recovery.core.scheduler.generations.rollback_plan import missing_files, rollback_for, why_there
-from recovery.core.scheduler.job import WAITING, JobFact
-from recovery.core.scheduler.membership import lost_store
-from recovery.core.scheduler.membership.attendance import all_ranks_ready
+from recovery.core.scheduler.generations.plan_messages import missing_files, rollback_for, why_there
+from recovery.core.scheduler.job_states import WAITING, JobFact
+from recovery.core.scheduler.membership import store_rebuild
+from recovery.core.scheduler.membership.quorum import all_ranks_ready
 from recovery.core.scheduler.state import SchedulerState
 
 
@@ -38,10 +38,10 @@ def begin_if_all_ready(state: SchedulerState, now_ms: int) -> list[SchedulerEffe
         return []
     records: list[Record] = []
     if state.job.state is JobState.FORMING:
-        asking = lost_store.still_asking(state, now_ms)
+        asking = store_rebuild.still_asking(state, now_ms)
         if asking is not None:
             return asking
-        taken_up = lost_store.take_up(state)
+        taken_up = store_rebuild.take_up(state)
         if isinstance(taken_up, Exit):
             return [taken_up]
         records = [*taken_up, *_assign_ranks(state)]
@@ -61,9 +61,9 @@ def begin_if_all_ready(state: SchedulerState, now_ms: int) -> list[SchedulerEffe
         # One write: what the workers have reported of a lost store's job is not there without its end.
         records += missing_files(state, 0)
         return job_end.end(state, m.JobOutcome.NO_COMMON_CHECKPOINT, reason, now_ms, *records)
-    if state.same_end is not None and state.same_end.is_hopeless(now_ms):
+    if state.crash_loop is not None and state.crash_loop.is_hopeless(now_ms):
         reason = (
-            f"{state.same_end.sentence}: {state.job.reason}. The next one would end there too. Let all ranks take the same number of steps "
+            f"{state.crash_loop.sentence}: {state.job.reason}. The next one would end there too. Let all ranks take the same number of steps "
             "and the same collectives in each."
         )
         return job_end.end(state, m.JobOutcome.JOB_FAILED, reason, now_ms, *records)
@@ -102,7 +102,7 @@ def _begin(
     records += [*missing_files(state, step), *_fetch(state, files)]
     reason = why_there(state, target, step)
     # Workers may know more generations than a store that was lost; so may a standby that held a rank before.
-    newest = state.lost_store.reported_generation
+    newest = state.store_rebuild.reported_generation
     at = of_memory.state if of_memory is not None else files[0] if files else None
     generation = GenerationRecord(
         run=state.job.run,

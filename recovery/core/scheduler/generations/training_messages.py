@@ -8,7 +8,7 @@ from recovery.core import messages as m
 from recovery.core.effects import Persist
 from recovery.core.policy.live import NOT_LIVE
 from recovery.core.records import EventKind, JobState
-from recovery.core.scheduler import same_end
+from recovery.core.scheduler import crash_loop
 from recovery.core.scheduler.effects import SchedulerEffect, Send
 from recovery.core.scheduler.generations import live
 from recovery.core.scheduler.node import Node
@@ -69,14 +69,14 @@ def on_collective_failed(
         return []
     reason = f"{node.record.node_id}: the data plane broke at step {failed.step}: {failed.reason}"
     done = [f"rank {one.record.rank} (step {one.record.step})" for one in state.workers if one.done]
-    ended = same_end.after(
-        state.same_end,
+    ended = crash_loop.after(
+        state.crash_loop,
         plan=state.generations[-1].step,
         step=failed.step,
         done=", ".join(done[:_NAMED_MAX]),
         now_ms=now_ms,
     )
-    state.facts.fail(reason, same_end=ended)
+    state.facts.fail(reason, crash_loop=ended)
     return []
 
 

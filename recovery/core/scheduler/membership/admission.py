@@ -23,6 +23,7 @@ from recovery.core.policy.registration import (
     decide,
 )
 from recovery.core.records import AS_STANDBY, EventKind, EventRecord, NodeRecord, NodeState, Record
+from recovery.core.scheduler.admission_queue import Waiting
 from recovery.core.scheduler.drain_states import RANK_HANDED_OVER
 from recovery.core.scheduler.effects import (
     CloseConnection,
@@ -31,12 +32,11 @@ from recovery.core.scheduler.effects import (
     Send,
     SetTimer,
 )
-from recovery.core.scheduler.membership import proof, slot_offers
+from recovery.core.scheduler.membership import death_proof, slot_choice
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import RUN_FINISHED, SchedulerState
 from recovery.core.scheduler.stimuli import MessageReceived
 from recovery.core.scheduler.timers import WaitingTimer
-from recovery.core.scheduler.waiting import Waiting
 from recovery.core.tokens import request_of, token_digest
 
 ASK_AGAIN_MS = 1_000
@@ -48,7 +48,7 @@ def admit_or_refuse(
 ) -> list[SchedulerEffect]:
     """Let a node in, or refuse it. A refusal changes nothing of the holder, its lease and its window included."""
     node = state.nodes.get(register.node_id)
-    offer = slot_offers.find(state, node, register)
+    offer = slot_choice.find(state, node, register)
     fault = _violation(state, register, offer)
     if fault is not None:
         return refuse(state, received, register, fault, now_ms)
@@ -104,7 +104,7 @@ def job_fault_of(state: SchedulerState, register: m.Register) -> Refuse | None:
     return None
 
 
-def _violation(state: SchedulerState, register: m.Register, offer: slot_offers.SlotOffer) -> Refuse | None:
+def _violation(state: SchedulerState, register: m.Register, offer: slot_choice.SlotOffer) -> Refuse | None:
     """What makes this process no member of this run under this id. A rank that is given is given, and a standby needs none."""
     fault = job_fault_of(state, register)
     if fault is not None:
@@ -126,7 +126,7 @@ def _violation(state: SchedulerState, register: m.Register, offer: slot_offers.S
 
 
 def _applicant(
-    state: SchedulerState, node: Node | None, register: m.Register, offer: slot_offers.SlotOffer, now_ms: int
+    state: SchedulerState, node: Node | None, register: m.Register, offer: slot_choice.SlotOffer, now_ms: int
 ) -> Applicant:
     slots = offer.slots
     if node is None:
@@ -155,7 +155,7 @@ def _applicant(
     )
 
 
-def _replaced(offer: slot_offers.SlotOffer, now_ms: int) -> Replaced | None:
+def _replaced(offer: slot_choice.SlotOffer, now_ms: int) -> Replaced | None:
     holder = offer.held_by
     if holder is None:
         return None
@@ -250,7 +250,7 @@ def _resume(
     node: Node,
     received: MessageReceived,
     register: m.Register,
-    offer: slot_offers.SlotOffer,
+    offer: slot_choice.SlotOffer,
     now_ms: int,
 ) -> list[SchedulerEffect]:
     effects = _close_older_connection(state, node)
@@ -272,12 +272,12 @@ def _resume(
     rows: list[Record] = []
     if offer.slots is Slots.FREE and offer.slot != node.slot:
         # It waited as a standby, and while the job forms a slot has become free.
-        rows = slot_offers.give_up_name(state, offer.slot, register.node_id, register.role)
+        rows = slot_choice.give_up_name(state, offer.slot, register.node_id, register.role)
         node.slot = offer.slot
         rows.append(node.slot_record)
     event = state.node_event(EventKind.NODE_RESUMED, node, reason=reason)
     admitted = _admitted(state, node, register, token, resumed=True)
-    rows += proof.note_process(node, register.process)
+    rows += death_proof.note_process(node, register.process)
     records = (node.record, *rows, state.incarnation_record(node), event)
     return [*effects, Persist(records, (Answer(received.connection, admitted),))]
 
@@ -287,7 +287,7 @@ def _admit(
     node: Node | None,
     received: MessageReceived,
     register: m.Register,
-    offer: slot_offers.SlotOffer,
+    offer: slot_choice.SlotOffer,
     now_ms: int,
 ) -> list[SchedulerEffect]:
     record = NodeRecord(
@@ -302,7 +302,7 @@ def _admit(
         pid=register.pid,
     )
     effects = _close_older_connection(state, node) if node else []
-    rows = slot_offers.give_up_name(state, offer.slot, register.node_id, register.role)
+    rows = slot_choice.give_up_name(state, offer.slot, register.node_id, register.role)
     own_name = offer.slot == register.node_id and not (node is not None and node.slot_is_stored)
     node = Node(record, heard_ms=now_ms, slot=None if own_name else offer.slot)
     state.put(node)
@@ -314,7 +314,7 @@ def _admit(
         rows.append(node.slot_record)
     event = state.node_event(EventKind.NODE_ADMITTED, node, details=_standing(node))
     admitted = _admitted(state, node, register, received.fresh_token, resumed=False)
-    rows += proof.note_process(node, register.process)
+    rows += death_proof.note_process(node, register.process)
     records = (record, *rows, state.incarnation_record(node), event)
     return [*effects, Persist(records, (Answer(received.connection, admitted),))]
 
@@ -334,7 +334,9 @@ def _connect(
     node.starts_again, node.is_restarting = register.starts_again, False
     node.waits_by_choice, node.serves = register.standby, register.serves
     state.copying.rescan = True
-    state.lost_store.reported_generation = max(state.lost_store.reported_generation, register.generation)
+    state.store_rebuild.reported_generation = max(
+        state.store_rebuild.reported_generation, register.generation
+    )
     state.vacancies.pending_failure.discard(node.record.node_id)
     state.speakers[connection] = node.record.node_id
     state.refusals.forget(node.record.node_id)
@@ -343,7 +345,7 @@ def _connect(
 def _close_older_connection(state: SchedulerState, node: Node) -> list[SchedulerEffect]:
     """An older connection of the id speaks for nobody any more, and nothing follows from the end of an older process."""
     older = state.disconnect(node)
-    effects = proof.end_watch(node)
+    effects = death_proof.end_watch(node)
     if node.record.state is NodeState.LEFT:
         # It closes that connection itself, once it has heard that it may go: the word may still wait behind its write.
         return effects

@@ -12,10 +12,10 @@ from recovery.core.effects import Log, Persist
 from recovery.core.records import EventKind, JobState, NodeState, Record
 from recovery.core.scheduler import job_end
 from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect, Send, SetTimer
-from recovery.core.scheduler.facts import GivenUp
-from recovery.core.scheduler.job import JobFact
-from recovery.core.scheduler.membership import proof, slot_offers
+from recovery.core.scheduler.job_states import JobFact
+from recovery.core.scheduler.membership import death_proof, slot_choice
 from recovery.core.scheduler.node import Node
+from recovery.core.scheduler.pending_facts import GivenUp
 from recovery.core.scheduler.state import SchedulerState
 from recovery.core.scheduler.stimuli import ConnectionLost, MessageReceived, ProcessGone
 from recovery.core.scheduler.timers import GraceTimer, LeaseTimer, WindowsTimer
@@ -62,7 +62,7 @@ def on_connection_lost(state: SchedulerState, lost: ConnectionLost, now_ms: int)
     return [
         Persist((record, state.node_event(EventKind.NODE_SUSPECTED, node, reason=lost.reason))),
         SetTimer(GraceTimer(record.node_id), node.suspect_until_ms),
-        *proof.watch(state, node),
+        *death_proof.watch(state, node),
     ]
 
 
@@ -71,10 +71,10 @@ def on_process_gone(state: SchedulerState, gone: ProcessGone, now_ms: int) -> li
     node = state.nodes.get(gone.node_id)
     if state.job_ended or node is None or node.record.incarnation != gone.incarnation:
         return []
-    if not proof.may_still_matter(state, node, now_ms):
+    if not death_proof.may_still_matter(state, node, now_ms):
         return []
     node.proven_dead, node.is_restarting = True, False
-    reason = proof.has_ended(node)
+    reason = death_proof.has_ended(node)
     if node.record.state is NodeState.SUSPECT:
         return _gone(state, node, reason, now_ms)
     return _learn(state, node, reason, now_ms)
@@ -95,7 +95,7 @@ def on_exited(
 ) -> list[SchedulerEffect]:
     """A launcher saw a process end. It speaks on a connection of its own, which has served its purpose."""
     node, connection = state.nodes.get(exited.node_id), received.connection
-    if node is not None and not proof.may_report(node, exited, received.peer):
+    if node is not None and not death_proof.may_report(node, exited, received.peer):
         reason = f"it reports the end of {exited.node_id}, whose process is not of its host"
         return [CloseConnection(connection, reason, is_fault=True)]
     return [*_exit_seen(state, exited, now_ms), CloseConnection(connection, "received")]
@@ -111,9 +111,9 @@ def _exit_seen(state: SchedulerState, exited: m.Exited, now_ms: int) -> list[Sch
         return []
     if node is None:
         return _give_up_unknown(state, exited, now_ms) if exited.gives_up else []
-    if proof.is_of_another(node, exited):
+    if death_proof.is_of_another(node, exited):
         return []
-    node.given_up, node.proven_dead = exited.gives_up, proof.proves(node, exited)
+    node.given_up, node.proven_dead = exited.gives_up, death_proof.proves(node, exited)
     if node.record.state is NodeState.LIVE:
         node.record = msgspec.structs.replace(node.record, reason=node.record.reason or exited.reason)
         return []
@@ -130,13 +130,13 @@ def _learn(state: SchedulerState, node: Node, reason: str, now_ms: int) -> list[
     """More is known of a node that is lost: that its process has ended, or how."""
     records: list[Record] = []
     guess = f"{node.record.node_id} lost: {node.record.reason}"
-    if node.record.reason == proof.has_ended(node) != reason:
+    if node.record.reason == death_proof.has_ended(node) != reason:
         # Whoever waited for the process knows how it ended.
         node.record = msgspec.structs.replace(node.record, reason=reason)
         records += [node.record, state.incarnation_record(node, ended=reason)]
         records += _name_cause(state, guess, f"{node.record.node_id} lost: {reason}")
     details = ""
-    if proof.end_window(state, node, now_ms):
+    if death_proof.end_window(state, node, now_ms):
         node.record = msgspec.structs.replace(node.record, rejoin_left_ms=0)
         records.append(node.record)
         state.waiting.note_free(node.record.node_id, node.slot)
@@ -144,7 +144,7 @@ def _learn(state: SchedulerState, node: Node, reason: str, now_ms: int) -> list[
     if not records:
         return []
     event = state.node_event(EventKind.PROCESS_ENDED, node, reason=reason, details=details)
-    return [Persist((*records, event)), *proof.end_watch(node)]
+    return [Persist((*records, event)), *death_proof.end_watch(node)]
 
 
 def _name_cause(state: SchedulerState, guess: str, cause: str) -> list[Record]:
@@ -168,7 +168,7 @@ def give_up(state: SchedulerState, node: Node, reason: str, now_ms: int) -> list
         return []
     if node.is_standby:
         # It had no rank itself, and may have been the last one that came for one.
-        awaited = slot_offers.wanted_slot(state, node.record.node_id, node.replaces)
+        awaited = slot_choice.wanted_slot(state, node.record.node_id, node.replaces)
         return [] if awaited is None else give_up(state, awaited, reason, now_ms)
     if node.record.role is m.Role.WORKER and state.slots[m.Role.WORKER].standbys:
         state.vacancies.pending_failure.add(node.record.node_id)
@@ -178,7 +178,7 @@ def give_up(state: SchedulerState, node: Node, reason: str, now_ms: int) -> list
 
 def _give_up_unknown(state: SchedulerState, exited: m.Exited, now_ms: int) -> list[SchedulerEffect]:
     """It was never here, and is not started again: the job cannot begin without it, or go on without whose rank it came for."""
-    awaited = slot_offers.wanted_slot(state, exited.node_id)
+    awaited = slot_choice.wanted_slot(state, exited.node_id)
     if awaited is not None:
         state.facts.given_up.append(GivenUp(awaited, exited.reason))
         return []
@@ -201,7 +201,7 @@ def _fail(state: SchedulerState, what: str, now_ms: int) -> list[SchedulerEffect
 def _lose(state: SchedulerState, node: Node, reason: str, now_ms: int) -> list[SchedulerEffect]:
     """A node is lost: its generation is over and its id is refused until the window ends, counted from when it was last heard."""
     node.window_ends_ms = node.heard_ms + state.rules.rejoin_window_ms
-    details = RETURNS_AT_ONCE if proof.end_window(state, node, now_ms) else ""
+    details = RETURNS_AT_ONCE if death_proof.end_window(state, node, now_ms) else ""
     record = node.move(NodeState.LOST, reason=reason, rejoin_left_ms=max(0, node.window_ends_ms - now_ms))
     node.ready, node.done = None, False
     state.waiting.note_free(record.node_id, node.slot)
@@ -223,9 +223,9 @@ def _lose(state: SchedulerState, node: Node, reason: str, now_ms: int) -> list[S
 
 def _watch_lost(state: SchedulerState, node: Node, now_ms: int) -> list[SchedulerEffect]:
     """With MS_REJOIN=proof the end of a lost node's process ends its window too; else nothing follows from it any more."""
-    if not proof.may_still_matter(state, node, now_ms):
-        return proof.end_watch(node)
-    return [] if node.is_watched else proof.watch(state, node)
+    if not death_proof.may_still_matter(state, node, now_ms):
+        return death_proof.end_watch(node)
+    return [] if node.is_watched else death_proof.watch(state, node)
 
 
 def on_grace_over(state: SchedulerState, node: Node, now_ms: int) -> list[SchedulerEffect]:

@@ -21,8 +21,8 @@ from recovery.core.scheduler import job_end
 from recovery.core.scheduler.checkpoints import sources
 from recovery.core.scheduler.drain_states import DrainState
 from recovery.core.scheduler.effects import SchedulerEffect, SetTimer
-from recovery.core.scheduler.job import WAITING
-from recovery.core.scheduler.membership import attendance, lost_store, slot_offers
+from recovery.core.scheduler.job_states import WAITING
+from recovery.core.scheduler.membership import quorum, slot_choice, store_rebuild
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
 from recovery.core.scheduler.timers import OfferTimer
@@ -34,7 +34,7 @@ from recovery.core.scheduler.vacancies import OpenOffer
 def offer_vacant(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     """Ask a standby for each vacant slot that nobody is asked for. Called after every stimulus."""
     effects: list[SchedulerEffect] = _withdraw(state)
-    rows = lost_store.give_slots_to_standbys(state)
+    rows = store_rebuild.give_slots_to_standbys(state)
     if rows:
         return [*effects, Persist(tuple(rows))]
     slots = state.slots[m.Role.WORKER]
@@ -102,7 +102,7 @@ def _not_asked(state: SchedulerState) -> dict[NodeId, policy.Candidate]:
 def _comes_for(state: SchedulerState, standby: Node) -> str:
     """The vacant slot that it was started for, unless it has declined that one; empty: it takes any."""
     name = standby.record.node_id
-    holder = slot_offers.wanted_slot(state, name, standby.replaces)
+    holder = slot_choice.wanted_slot(state, name, standby.replaces)
     if holder is None or holder.slot in state.vacancies.declined.get(name, ()):
         return ""
     return holder.slot
@@ -150,7 +150,7 @@ def _may_take_slot(
 ) -> Mapping[NodeId, policy.Candidate]:
     """Who may have the slot of a lost one that was given no rank yet.
 
-    While a lost store is built again, only the workers know who had which rank (lost_store.py gives them their slots). A standby then takes the
+    While a lost store is built again, only the workers know who had which rank (store_rebuild.py gives them their slots). A standby then takes the
     slot of none that may still come and say so.
     """
     if state.slots[m.Role.WORKER].taken >= state.rules.worker_count:
@@ -234,7 +234,7 @@ def _nobody_left(state: SchedulerState, holder: Node, now_ms: int) -> list[Sched
         return []
     state.vacancies.pending_failure.discard(holder.record.node_id)
     what = f"{holder.record.node_id}: {holder.record.reason}; it is not started again, and no standby can take its rank"
-    what += attendance.who_declined(state)
+    what += quorum.who_declined(state)
     return job_end.end(state, m.JobOutcome.JOB_FAILED, what, now_ms)
 
 

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from recovery.checkpoint import catalogue, names
 from recovery.checkpoint import manifest as manifests
+from recovery.checkpoint.durable_files import is_temporary, reason_of
 from recovery.checkpoint.fetched import sealed_bytes
-from recovery.checkpoint.files import is_temporary, reason_of
 from recovery.checkpoint.retention import remove
 from recovery.config import MemorySettings
 from recovery.core.ids import Rank, RunId

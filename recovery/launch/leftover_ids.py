@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from recovery import clock
-from recovery.launch.known_job import KnownJob, SchedulerQueries
+from recovery.launch.job_view import KnownJob, SchedulerQueries
 
 _ASK_AGAIN_S = 0.05
 _ANSWER_S = 1.0

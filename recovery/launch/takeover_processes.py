@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection
 
 from recovery.core.ids import NodeId
 from recovery.core.message_fields import NODE_ID_PATTERN
-from recovery.launch import console, missing_ranks
-from recovery.launch.known_job import KnownJob
-from recovery.launch.missing_ranks import MissingRank
+from recovery.launch import console, ranks_to_take
+from recovery.launch.job_view import KnownJob
 from recovery.launch.placement import Placed
-from recovery.launch.process_keeper import ProcessKeeper
+from recovery.launch.process_supervisor import ProcessKeeper
+from recovery.launch.ranks_to_take import MissingRank
 from recovery.launch.scheduler_contact import Contact
 
 
@@ -46,7 +46,7 @@ class RankTakers:
             slots: first node ids of the slots of this host.
         """
         still_missing = {
-            MissingRank(node.rank or 0, NodeId(node.node_id)) for node in missing_ranks.missing(job)
+            MissingRank(node.rank or 0, NodeId(node.node_id)) for node in ranks_to_take.missing(job)
         }
         self._given_up &= still_missing
         holders = {node.node_id for node in job.nodes if node.rank is not None}
@@ -56,7 +56,7 @@ class RankTakers:
             elif rank not in still_missing:
                 # It has a rank, this one or another: now it is a worker like any other.
                 del self._takers[rank]
-        for rank in missing_ranks.due(job, slots, self._after_ms):
+        for rank in ranks_to_take.due(job, slots, self._after_ms):
             if rank not in self._takers and rank not in self._given_up:
                 self._begin(rank)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from recovery import clock
-from recovery.checkpoint.files import reason_of
+from recovery.checkpoint.durable_files import reason_of
 from recovery.errors import CheckpointError
 
 PATIENCE_MS = 90_000

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from recovery.core.ids import NodeId
 from recovery.core.policy.ranks import natural_key
 from recovery.core.records import NodeState
-from recovery.launch.known_job import KnownJob, KnownNode
+from recovery.launch.job_view import KnownJob, KnownNode
 from recovery.launch.node_ids import is_of
 
 _GONE = (NodeState.LOST.value, NodeState.LEFT.value)

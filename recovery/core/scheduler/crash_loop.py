@@ -13,7 +13,7 @@ NETWORK_MS = 600_000
 """Where no step was made and no rank was done, the network may be away: how long it is waited for besides."""
 
 
-class SameEnd(NamedTuple):
+class CrashLoop(NamedTuple):
     """How generations in a row have ended."""
 
     plan: int
@@ -41,7 +41,7 @@ class SameEnd(NamedTuple):
         return f"{self.times} generations in a row, from step {self.plan}, have broken at step {self.step}{done}, and no process was lost"
 
 
-def after(before: SameEnd | None, *, plan: int, step: int, done: str, now_ms: int) -> SameEnd:
+def after(before: CrashLoop | None, *, plan: int, step: int, done: str, now_ms: int) -> CrashLoop:
     """One more generation has ended.
 
     Args:
@@ -53,5 +53,5 @@ def after(before: SameEnd | None, *, plan: int, step: int, done: str, now_ms: in
     """
     by_program = step > plan or bool(done)
     if before is None or (before.plan, before.step) != (plan, step):
-        return SameEnd(plan, step, 1, now_ms, by_program, done)
+        return CrashLoop(plan, step, 1, now_ms, by_program, done)
     return before._replace(times=before.times + 1, by_program=before.by_program and by_program, done=done)

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from recovery.launch.script_actions import acts_before_import
+from recovery.launch.script_side_effects import acts_before_import
 
 _FILES_MAX = 1_000
 """A script with more files of its own beside it says by then what it imports."""

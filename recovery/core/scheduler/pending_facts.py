@@ -6,8 +6,8 @@ from typing import NamedTuple, TypeVar
 
 from recovery.core import messages as m
 from recovery.core.effects import Persist
+from recovery.core.scheduler.crash_loop import CrashLoop
 from recovery.core.scheduler.node import Node
-from recovery.core.scheduler.same_end import SameEnd
 
 Fact = TypeVar("Fact")
 
@@ -16,7 +16,7 @@ class Failure(NamedTuple):
     """Why the current generation cannot go on."""
 
     reason: str
-    same_end: SameEnd | None = None
+    crash_loop: CrashLoop | None = None
     """The data plane broke, and nobody knows yet why: how generations in a row have ended. None: the cause is known."""
     then: tuple[Persist, ...] = ()
     """What may be written only behind the generation's end."""
@@ -53,9 +53,11 @@ class Facts:
         self.reports: list[Report] = []
         self.given_up: list[GivenUp] = []
 
-    def fail(self, reason: str, *, same_end: SameEnd | None = None, then: tuple[Persist, ...] = ()) -> None:
+    def fail(
+        self, reason: str, *, crash_loop: CrashLoop | None = None, then: tuple[Persist, ...] = ()
+    ) -> None:
         """The current generation cannot go on. Outside a generation it is one more failure of the last one, or nothing."""
-        self.failures.append(Failure(reason, same_end, then))
+        self.failures.append(Failure(reason, crash_loop, then))
 
     @property
     def pending(self) -> bool:

@@ -72,8 +72,8 @@ def why_there(
     if isinstance(target, ToLive):
         return "; ".join(filter(None, [_given(state, target), why]))
     reasons = [target.reason if isinstance(target, rollback.ToStart) else f"every rank holds step {step}"]
-    if state.same_end is not None and state.same_end.times > 1:
-        reasons.append(state.same_end.sentence)
+    if state.crash_loop is not None and state.crash_loop.times > 1:
+        reasons.append(state.crash_loop.sentence)
     reasons += live.why_not(state)
     reasons += copies.who_fetches(
         [(rank, sources.names(one.sources)) for rank, one in state.copying.fetching.items()]

@@ -9,7 +9,7 @@ from recovery.core.policy import ranks
 from recovery.core.records import JobState, NodeState
 from recovery.core.scheduler import job_end
 from recovery.core.scheduler.effects import SchedulerEffect, SetTimer
-from recovery.core.scheduler.job import WAITING
+from recovery.core.scheduler.job_states import WAITING
 from recovery.core.scheduler.state import SchedulerState
 from recovery.core.scheduler.timers import TopologyTimer
 

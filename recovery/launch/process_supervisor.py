@@ -29,7 +29,7 @@ from recovery.launch.flag_values import Rejoin
 from recovery.launch.given_up_rank import is_taken
 from recovery.launch.hung_nodes import LostNode
 from recovery.launch.incidents import Failure, Incidents
-from recovery.launch.known_job import KnownJob
+from recovery.launch.job_view import KnownJob
 from recovery.launch.launch_context import LaunchContext
 from recovery.launch.node_ids import NodeIds
 from recovery.launch.placement import Placed, ProcessKind, environment_of

@@ -12,7 +12,7 @@ from recovery.core.ids import NodeId, Rank, RunId
 from recovery.core.messages import JobHistory
 from recovery.core.policy.ranks import slot_of
 from recovery.core.records import DirectoryRecord
-from recovery.worker.copy_files import Copies
+from recovery.worker.held_copies import Copies
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):

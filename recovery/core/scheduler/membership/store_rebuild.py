@@ -20,7 +20,7 @@ from recovery.core.policy.ranks import natural_key, slot_of
 from recovery.core.policy.registration import Refuse
 from recovery.core.records import EventKind, NodeState, Record, RunRecord
 from recovery.core.scheduler.effects import SchedulerEffect, SetTimer
-from recovery.core.scheduler.membership import proof, slot_offers
+from recovery.core.scheduler.membership import death_proof, slot_choice
 from recovery.core.scheduler.membership.admission import job_fault_of, refuse
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
@@ -80,7 +80,7 @@ def check_past(state: SchedulerState, node: Node, ready: m.Ready) -> list[Schedu
 
 def _end(state: SchedulerState, reason: str) -> Exit:
     """The scheduler's own end: nothing was planned, so nothing is lost by it, and workers train on."""
-    state.lost_store.ends_scheduler = True
+    state.store_rebuild.ends_scheduler = True
     return Exit(STORE_LOST, reason)
 
 
@@ -99,7 +99,7 @@ def give_slots_to_standbys(state: SchedulerState) -> list[Record]:
     ):
         name = _free_name(state, node)
         if name and slots.taken < state.rules.worker_count:
-            rows += slot_offers.give_up_name(state, name, node.record.node_id, node.record.role)
+            rows += slot_choice.give_up_name(state, name, node.record.node_id, node.record.role)
             node.slot = name
             rows.append(node.slot_record)
     return rows
@@ -139,7 +139,7 @@ def still_asking(state: SchedulerState, now_ms: int) -> Union[list[SchedulerEffe
         return None
     if any(node.is_standby and _may_still_say(node) for node in state.nodes.values()):
         return []
-    if state.lost_store.has_asked:
+    if state.store_rebuild.has_asked:
         return None
     pasts = _pasts(state)
     gone = _gone(state, pasts)
@@ -152,20 +152,20 @@ def still_asking(state: SchedulerState, now_ms: int) -> Union[list[SchedulerEffe
     if built.worker_count != state.rules.worker_count:
         # Whoever comes, this is not the scheduler of that job.
         return None
-    if state.lost_store.asks_until_ms is not None:
+    if state.store_rebuild.asks_until_ms is not None:
         return []
-    state.lost_store.asks_until_ms = now_ms + state.rules.lease_ms
+    state.store_rebuild.asks_until_ms = now_ms + state.rules.lease_ms
     text = f"{unsure}: whoever knows more has {state.rules.lease_ms / 1000:g} s to come (MS_NODE_TIMEOUT)"
     return [
         Log("store_rebuilding", text, warning=True),
-        SetTimer(RebuildTimer(), state.lost_store.asks_until_ms),
+        SetTimer(RebuildTimer(), state.store_rebuild.asks_until_ms),
     ]
 
 
 def on_asked(state: SchedulerState, now_ms: int) -> None:
     """Whoever knows more had its time to come."""
-    until_ms = state.lost_store.asks_until_ms
-    state.lost_store.has_asked = until_ms is not None and now_ms >= until_ms
+    until_ms = state.store_rebuild.asks_until_ms
+    state.store_rebuild.has_asked = until_ms is not None and now_ms >= until_ms
 
 
 def _only_noted(state: SchedulerState, built: rebuild.Rebuilt) -> str:
@@ -174,7 +174,7 @@ def _only_noted(state: SchedulerState, built: rebuild.Rebuilt) -> str:
         node for node in state.nodes.values() if node.record.role is m.Role.WORKER and node.ready is not None
     ]
     all_here = len(here) >= state.rules.worker_count + state.rules.standby_count
-    if all_here or state.lost_store.reported_generation >= built.generation:
+    if all_here or state.store_rebuild.reported_generation >= built.generation:
         return ""
     return f"nobody who came has trained in generation {built.generation}, the newest that anybody has noted"
 
@@ -197,14 +197,14 @@ def _pasts(state: SchedulerState) -> dict[NodeId, m.JobHistory]:
 
 def note_past(state: SchedulerState, node: Node, ready: m.Ready) -> None:
     """Somebody has said what it knows. That stays known when it is lost before all ranks are here."""
-    state.lost_store.reported_generation = max(state.lost_store.reported_generation, ready.generation)
+    state.store_rebuild.reported_generation = max(state.store_rebuild.reported_generation, ready.generation)
     past = ready.past
     if state.builds_again and past is not None and past.job not in state.archived_jobs:
-        state.lost_store.reported[node.record.node_id] = past
+        state.store_rebuild.reported[node.record.node_id] = past
 
 
 def _gone(state: SchedulerState, pasts: Mapping[NodeId, m.JobHistory]) -> dict[NodeId, m.JobHistory]:
-    return {node_id: past for node_id, past in state.lost_store.reported.items() if node_id not in pasts}
+    return {node_id: past for node_id, past in state.store_rebuild.reported.items() if node_id not in pasts}
 
 
 def take_up(state: SchedulerState) -> Union[list[Record], Exit]:
@@ -215,7 +215,7 @@ def take_up(state: SchedulerState) -> Union[list[Record], Exit]:
     """
     if not state.builds_again:
         return []
-    state.lost_store.asks_until_ms, state.lost_store.has_asked = None, False
+    state.store_rebuild.asks_until_ms, state.store_rebuild.has_asked = None, False
     pasts = _pasts(state)
     gone = _gone(state, pasts)
     if not pasts and not gone:
@@ -225,7 +225,7 @@ def take_up(state: SchedulerState) -> Union[list[Record], Exit]:
             state, f"has left traces here, and no worker that came knows anything of it ({state.job.reason})"
         )
     built = rebuild.rebuild(pasts, gone)
-    state.lost_store.reported.clear()
+    state.store_rebuild.reported.clear()
     if isinstance(built, rebuild.Unclear):
         return _end(state, built.reason)
     if built.worker_count != state.rules.worker_count:
@@ -243,7 +243,7 @@ def take_up(state: SchedulerState) -> Union[list[Record], Exit]:
                 incarnation=Incarnation(max(past.incarnation + 1, node.record.incarnation)),
             )
             # It is the same process under the next number.
-            rows += proof.process_records(node)
+            rows += death_proof.process_records(node)
     rows += _take_up_copies(state, pasts)
     event = state.event(
         EventKind.STORE_REBUILT,
