@@ -14,7 +14,7 @@ from recovery.checkpoint.contribution import Manifest, not_of
 from recovery.checkpoint.durable_files import reason_of, temporary_pattern
 from recovery.core.ids import Generation, RunId
 from recovery.core.messages import HeldCheckpoint, Skipped
-from recovery.core.tiers import Tier, tier_of
+from recovery.core.tiers import tier_of
 from recovery.errors import CheckpointError, CheckpointManifestError
 
 _Owner = tuple[str, int]
@@ -164,7 +164,7 @@ def list_all(places: Iterable[tuple[str, str | None]], *, job: str, run: int, ra
 
 def _worth(held: HeldCheckpoint) -> tuple[int, bool]:
     """Of one step the newest history counts, and of that the file that outlasts the host."""
-    return held.generation, tier_of(held.path) is Tier.DISK
+    return held.generation, tier_of(held.path).is_durable
 
 
 def _files_of_orphaned_manifests(listed: tuple[str, ...]) -> list[str]:

@@ -20,7 +20,7 @@ from recovery.core.records import (
     to_record,
 )
 from recovery.core.step_holders import StepHolders, Steps
-from recovery.core.tiers import Tier, tier_of
+from recovery.core.tiers import tier_of
 
 
 class CheckpointIndex:
@@ -61,7 +61,7 @@ class CheckpointIndex:
             live: those of them that went to ranks' memories: no step was ever stored for them.
         """
         records = tuple(records)
-        in_memory = {record.step for record in records if tier_of(record.path) is Tier.MEMORY}
+        in_memory = {record.step for record in records if not tier_of(record.path).is_durable}
         self._ever_committed = any(
             one.step and one.step not in in_memory and one.generation not in live for one in generations
         )
@@ -227,7 +227,7 @@ class CheckpointIndex:
             directory = path.rpartition("/")[0]
             reason = reasons.get(path) or reasons.get(directory) or reasons.get(step)
             if reason is not None or known is None:
-                missing = LOST_MEMORY if tier_of(path) is Tier.MEMORY else MISSING
+                missing = MISSING if tier_of(path).is_durable else LOST_MEMORY
                 self._note_unusable(rank, step, path, reason or missing)
 
     def reject(self, rank: Rank, step: int, reason: str) -> HeldCheckpoint | None:
@@ -270,7 +270,7 @@ class CheckpointIndex:
             (step, rank)
             for step, holders in self._steps.items()
             for rank, one in holders.own.items()
-            if step < oldest or (step < oldest_in_memory and tier_of(one.path) is Tier.MEMORY)
+            if step < oldest or (step < oldest_in_memory and not tier_of(one.path).is_durable)
             if step not in needed
         ]
         rows = [

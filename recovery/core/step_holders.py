@@ -49,7 +49,7 @@ class StepHolders:
     def lies_on_disks(self, ranks: Iterable[Rank], fetched: Mapping[Rank, HeldCheckpoint]) -> bool:
         """Do all these ranks hold it, and on disks? What one of them fetches lies where it is fetched from."""
         files = (self.own.get(rank) or fetched.get(rank) for rank in ranks)
-        return all(file is not None and tier_of(file.path) is Tier.DISK for file in files)
+        return all(file is not None and tier_of(file.path).is_durable for file in files)
 
     def is_copied(self, ranks: Iterable[Rank], count: int, tier: Tier) -> bool:
         """Do so many nodes hold a copy of each rank's contribution on such a tier?"""

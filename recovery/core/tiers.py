@@ -22,6 +22,11 @@ class Tier(str, Enum):
     MEMORY = "memory"
     """On tmpfs: it is there when its process has died, and gone with its host."""
 
+    @property
+    def is_durable(self) -> bool:
+        """Is what lies there still there when its host has lost power?"""
+        return self is not Tier.MEMORY
+
 
 def tier_of(path: str) -> Tier:
     """Say on what a checkpoint lies.

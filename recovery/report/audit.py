@@ -15,7 +15,7 @@ from recovery.checkpoint import manifest as manifests
 from recovery.checkpoint.durable_files import is_temporary
 from recovery.core.copy_records import CopyRecord
 from recovery.core.records import CheckpointRecord, CheckpointState, NodeRecord
-from recovery.core.tiers import Tier, tier_of
+from recovery.core.tiers import tier_of
 from recovery.errors import CheckpointError, RecoveryError
 from recovery.report.stored import Stored
 from recovery.store.lock import OwnerState, held_locks, owner_state
@@ -139,7 +139,7 @@ def _expected(stored: Stored) -> list[Union[CheckpointRecord, CopyRecord]]:
         for one in stored.checkpoints
         if one.run == stored.job.run
         and one.state is CheckpointState.COMMITTED
-        and tier_of(one.path) is Tier.DISK
+        and tier_of(one.path).is_durable
     ]
     newest = max((one.step for one in of_run), default=0)
     return [
@@ -147,7 +147,7 @@ def _expected(stored: Stored) -> list[Union[CheckpointRecord, CopyRecord]]:
         *(
             one
             for one in stored.copies
-            if (one.run, one.step) == (stored.job.run, newest) and tier_of(one.path) is Tier.DISK
+            if (one.run, one.step) == (stored.job.run, newest) and tier_of(one.path).is_durable
         ),
     ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from recovery.core.messages import HeldCheckpoint
-from recovery.core.tiers import Tier, tier_of
+from recovery.core.tiers import tier_of
 from recovery.core.worker import stimuli as s
 from recovery.errors import CheckpointError
 from recovery.worker.service import WorkerService
@@ -23,7 +23,7 @@ class FailedSaves:
 
     def saved(self, checkpoint: HeldCheckpoint) -> None:
         """One was saved."""
-        if tier_of(checkpoint.path) is Tier.DISK:
+        if tier_of(checkpoint.path).is_durable:
             self._in_a_row = 0
 
     def failed(self, step: int, reason: str, *, in_memory: bool) -> None:

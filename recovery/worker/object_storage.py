@@ -13,7 +13,7 @@ from recovery import clock
 from recovery.core.held import HeldCheckpoint
 from recovery.core.ids import Rank, RunId
 from recovery.core.records import CheckpointRecord, Record
-from recovery.core.tiers import Tier, tier_of
+from recovery.core.tiers import tier_of
 from recovery.errors import CheckpointDigestError, CheckpointError, CheckpointManifestError
 from recovery.objects import commits
 from recovery.objects.store import ObjectStore, opened
@@ -171,7 +171,7 @@ class ObjectStorage:
 
     def _know(self, step: int, path: str) -> None:
         # A folder has no files of one rank alone, and what is in memory is no durable step.
-        if self.is_on and not path.endswith("/") and tier_of(path) is Tier.DISK:
+        if self.is_on and not path.endswith("/") and tier_of(path).is_durable:
             self._uploads.know(step, Path(path))
 
     def _finish(self, pid: int) -> None:

@@ -21,7 +21,7 @@ from recovery.core.records import (
     NodeRecord,
     to_record,
 )
-from recovery.core.tiers import Tier, tier_of
+from recovery.core.tiers import tier_of
 
 REPORTED = "reported by the workers"
 NOT_KNOWN = "rebuilt: whether all ranks held it is not known"
@@ -325,7 +325,7 @@ def _newest_saved(past: JobHistory) -> int:
 
 def _lasts(saved: HeldCheckpoint | CheckpointRecord) -> bool:
     """Was it saved on a disk? What is gone with the memory of a host was never promised."""
-    return tier_of(saved.path) is Tier.DISK
+    return tier_of(saved.path).is_durable
 
 
 def _noted(past: JobHistory) -> CheckpointRecord:

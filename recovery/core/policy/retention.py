@@ -17,7 +17,7 @@ import msgspec
 
 from recovery.core.held import HeldCheckpoint
 from recovery.core.ids import Generation
-from recovery.core.tiers import Tier, tier_of
+from recovery.core.tiers import tier_of
 
 INDEXED_STEPS = 16
 """Common steps that stay in the index. A plan asks every rank again which files it holds, so older ones are only history; a job of 1,000
@@ -127,7 +127,7 @@ def copy_is_needed(
         began: of plans of this run, each generation with the step at which it began.
     """
     rolled_back = any(copy.generation < generation and copy.step > step for generation, step in began)
-    kept_from = oldest_in_memory if tier_of(copy.path) is Tier.MEMORY else oldest
+    kept_from = oldest if tier_of(copy.path).is_durable else oldest_in_memory
     return copy.step >= kept_from and not rolled_back
 
 
