@@ -255,12 +255,16 @@ class Promises:
         self._hear(now)
 
     def _hear(self, record: NodeRecord) -> None:
-        """A return from the dead counts when it is durable: before, nobody has heard of it, and a next process knows nothing of it."""
-        durable = self.world.store.is_durable((NodeRecord, record.node_id))
-        if (
-            durable is None
-            or durable.incarnation != record.incarnation
-            or durable.state is not NodeState.LOST
+        """A return from the dead counts when it is durable: before, nobody has heard of it, and a next process knows nothing of it.
+
+        What is being written counts as well: the next process may find that the node was lost, and not that it came back behind that.
+        """
+        key = (NodeRecord, record.node_id)
+        scheduler = self.world.scheduler
+        written = scheduler.written(record.node_id) if scheduler is not None else []
+        found = (self.world.store.is_durable(key), *written)
+        if not any(
+            row.state is NodeState.LOST for row in found if row and row.incarnation == record.incarnation
         ):
             self._heard[record.node_id, record.incarnation] = self.world.clock.now
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from recovery.core import messages as m
 from recovery.core.effects import Answer, Exit, Log, Persist
 from recovery.core.handover_messages import NotHandedOver
-from recovery.core.ids import ConnectionId, ResumeToken
-from recovery.core.records import EventKind, EventRecord
+from recovery.core.ids import ConnectionId, NodeId, ResumeToken
+from recovery.core.records import EventKind, EventRecord, NodeRecord
 from recovery.core.scheduler.effects import (
     CloseConnection,
     EndWatch,
@@ -175,6 +175,11 @@ class SchedulerProcess:
         wire = self.wires.get(connection)
         if wire is not None:
             wire.send(DOWN, lambda: wire.cut(reason))
+
+    def written(self, node_id: NodeId) -> list[NodeRecord]:
+        """The rows of a node that are being written: a kill may leave the first of them without the others."""
+        rows = (record for write in self._writes for record in write.records)
+        return [row for row in rows if isinstance(row, NodeRecord) and row.node_id == node_id]
 
     # --- the end -------------------------------------------------------------------------------------------------------
 
