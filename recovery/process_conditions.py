@@ -84,7 +84,7 @@ def _set_limits(wanted: Mapping[str, list[int]]) -> None:
 
 
 def _least(*limits: int) -> int:
-    return min((one for one in limits if one != resource.RLIM_INFINITY), default=resource.RLIM_INFINITY)
+    return min((limit for limit in limits if limit != resource.RLIM_INFINITY), default=resource.RLIM_INFINITY)
 
 
 def _scheduling() -> list[int]:
@@ -146,14 +146,14 @@ class Difference(NamedTuple):
         noted, present = self.noted, self.present
         if isinstance(noted, dict) and isinstance(present, dict):
             names = [name for name in noted if noted[name] != present.get(name)]
-            noted, present = ({name: one.get(name) for name in names} for one in (noted, present))
+            noted, present = ({name: values.get(name) for name in names} for values in (noted, present))
         why = f" ({self.error.strerror})" if self.error else ""
         return f"{self.name}: {present}, {noted} at first{why}"
 
 
 def note() -> Noted:
     """The present conditions of this process; a row that the system does not tell of is left out."""
-    noted = {one.name: _read(one) for one in TABLE}
+    noted = {condition.name: _read(condition) for condition in TABLE}
     return {name: value for name, value in noted.items() if value is not None}
 
 
@@ -175,33 +175,33 @@ def restore(noted: Mapping[str, Any], leave: Collection[str] = ()) -> list[Diffe
         leave: rows that stay as they are.
     """
     failed = []
-    for one in TABLE:
-        if one.name not in noted or one.name in leave:
+    for condition in TABLE:
+        if condition.name not in noted or condition.name in leave:
             continue
-        present = _read(one)
-        if present == noted[one.name]:
+        present = _read(condition)
+        if present == noted[condition.name]:
             continue
-        error = _refusal(one, noted[one.name])
+        error = _refusal(condition, noted[condition.name])
         if error is not None:
-            failed.append(Difference(one.name, noted[one.name], present, error))
+            failed.append(Difference(condition.name, noted[condition.name], present, error))
     return failed
 
 
-def _refusal(one: Condition, wanted: Any) -> OSError | None:
+def _refusal(condition: Condition, wanted: Any) -> OSError | None:
     """Restore it. Gives why that was refused; None: it was not."""
     try:
-        one.restore(wanted)
+        condition.restore(wanted)
     except OSError as error:
         return error
     except ValueError as error:
         # What Python makes of a limit that may not be raised.
         return OSError(errno.EPERM, str(error))
     # The kernel leaves processors out without a word, for one, that the process may not use any more.
-    return None if _read(one) == wanted else OSError(errno.EPERM, "the system does not give all of it")
+    return None if _read(condition) == wanted else OSError(errno.EPERM, "the system does not give all of it")
 
 
-def _read(one: Condition) -> Any:
+def _read(condition: Condition) -> Any:
     try:
-        return one.read()
+        return condition.read()
     except (OSError, KeyError):
         return None

@@ -84,12 +84,12 @@ def list_directory(directory: Path, prefix: str | None, *, job: str, run: int, r
             held.append((manifest, path))
     if prefix in (None, FOLDERS):
         _look_at_folders(directory.absolute(), listed, (job, run, rank), held, remains, passed_over)
-    passed_over.sort(key=lambda one: (-one.step, one.path))
+    passed_over.sort(key=lambda skipped: (-skipped.step, skipped.path))
     return Listing(_newest_first(held), tuple(passed_over), _newest_first(remains))
 
 
 def _newest_first(found: list[tuple[Manifest, Path]]) -> tuple[HeldCheckpoint, ...]:
-    found.sort(key=lambda one: (one[0].step, one[0].generation, one[0].incarnation), reverse=True)
+    found.sort(key=lambda pair: (pair[0].step, pair[0].generation, pair[0].incarnation), reverse=True)
     return tuple(held_of(manifest, path) for manifest, path in found)
 
 
@@ -151,14 +151,14 @@ def list_all(places: Iterable[tuple[str, str | None]], *, job: str, run: int, ra
         except CheckpointManifestError as error:
             passed_over[path] = _passed_over(Path(path), str(error), None)
             continue
-        passed_over.update((one.path, one) for one in there.passed_over)
+        passed_over.update((skipped.path, skipped) for skipped in there.passed_over)
         for held in there.held:
             known = found.get(held.step)
             if known is None or _worth(known) < _worth(held):
                 found[held.step] = held
     return Listing(
         tuple(found[step] for step in sorted(found, reverse=True)),
-        tuple(sorted(passed_over.values(), key=lambda one: (-one.step, one.path))),
+        tuple(sorted(passed_over.values(), key=lambda skipped: (-skipped.step, skipped.path))),
     )
 
 

@@ -98,7 +98,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def file_bytes(self) -> int:
         """Size of all files together, in bytes."""
-        return sum(one.file_bytes for one in self.files)
+        return sum(file.file_bytes for file in self.files)
 
     def paths(self, directory: Path) -> tuple[Path, ...]:
         """Where its files are, in the order in which it lists them.
@@ -106,7 +106,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         Args:
             directory: that the manifest stands in.
         """
-        return tuple(directory / one.name for one in self.files)
+        return tuple(directory / file.name for file in self.files)
 
 
 def not_of(manifest: Manifest, *, job: str, run: int, rank: int | None) -> str:
@@ -124,17 +124,17 @@ def name_fault(files: tuple[ManifestFile, ...]) -> str:
     A manifest may come from anywhere, and its names decide what is read and removed: none leads out of its directory.
     """
     seen: set[str] = set()
-    for one in files:
-        parts = one.name.split("/")
-        if len(parts) > 1 and one.role is not FileRole.FOREIGN:
-            return f"it names a path ({one.name!r}) where a file name belongs"
-        if any(part in ("", ".", "..") for part in parts) or "\0" in one.name:
-            return f"it names a path ({one.name!r}) that leads elsewhere"
-        if one.name in seen:
-            return f"it names {one.name!r} twice"
+    for file in files:
+        parts = file.name.split("/")
+        if len(parts) > 1 and file.role is not FileRole.FOREIGN:
+            return f"it names a path ({file.name!r}) where a file name belongs"
+        if any(part in ("", ".", "..") for part in parts) or "\0" in file.name:
+            return f"it names a path ({file.name!r}) that leads elsewhere"
+        if file.name in seen:
+            return f"it names {file.name!r} twice"
         if len(parts) > 1 and parts[0] != _first_part(files[0].name):
-            return f"it names files of two folders ({files[0].name!r}, {one.name!r})"
-        seen.add(one.name)
+            return f"it names files of two folders ({files[0].name!r}, {file.name!r})"
+        seen.add(file.name)
     return ""
 
 

@@ -187,7 +187,7 @@ class Receipt:
 
 def _obstacle(path: Path, manifest: Manifest) -> str:
     """Why this node cannot hold it, whoever gives it; empty: it can."""
-    if any("/" in one.name for one in manifest.files):
+    if any("/" in file.name for file in manifest.files):
         return "it is a folder that a framework wrote, and these are not copied"
     if names.parse(manifest.file) is None:
         return "its name is none of a checkpoint"
@@ -202,7 +202,7 @@ def there_already(directory: Path, wanted: Wanted) -> HeldCheckpoint | None:
     Cost: reads every manifest there, and the files of the one that fits whole.
     """
     try:
-        listed = sorted(one for one in directory.iterdir() if names.parse(one.name) is not None)
+        listed = sorted(entry for entry in directory.iterdir() if names.parse(entry.name) is not None)
     except OSError:
         return None
     for path in listed:

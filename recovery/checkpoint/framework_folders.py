@@ -112,10 +112,10 @@ def manifests_of_ranks(folder: Path) -> tuple[Path, ...]:
     begins = f"{folder.name}.rank"
     return tuple(
         sorted(
-            one
-            for one in folder.parent.iterdir()
-            if one.name.startswith(begins)
-            and one.name.endswith(names.MANIFEST_SUFFIX)
-            and _RANK_IN_MANIFEST.search(one.name.removesuffix(names.MANIFEST_SUFFIX))
+            entry
+            for entry in folder.parent.iterdir()
+            if entry.name.startswith(begins)
+            and entry.name.endswith(names.MANIFEST_SUFFIX)
+            and _RANK_IN_MANIFEST.search(entry.name.removesuffix(names.MANIFEST_SUFFIX))
         )
     )

@@ -89,7 +89,7 @@ _sealed = msgspec.json.Decoder(_Sealed)
 _format_only = msgspec.json.Decoder(_FormatOnly)
 _format_1 = msgspec.json.Decoder(_Format1)
 _format_3 = msgspec.json.Decoder(_Format3)
-_OF_PLACE = tuple(one for one in _Place.__struct_fields__ if one != "format")
+_OF_PLACE = tuple(field for field in _Place.__struct_fields__ if field != "format")
 
 
 def seal(manifest: Manifest) -> tuple[Manifest, bytes]:

@@ -123,7 +123,7 @@ def free_bytes(base: Path) -> int:
     with contextlib.suppress(OSError):
         found = os.statvfs(base)
         left.append(found.f_bavail * found.f_frsize)
-    return max(0, min((one for one in left if one is not None), default=0))
+    return max(0, min((free for free in left if free is not None), default=0))
 
 
 def _hold(root: Path) -> int:

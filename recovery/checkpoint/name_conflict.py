@@ -119,7 +119,7 @@ def _free_number(files: list[Path]) -> int:
     return next(
         number
         for number in itertools.count(1)
-        if not any(_is_there(one.with_name(_kept(one, number))) for one in files)
+        if not any(_is_there(file.with_name(_kept(file, number))) for file in files)
     )
 
 

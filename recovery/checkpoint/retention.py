@@ -70,15 +70,18 @@ class Retention:
             self._log(Path(), str(error))
             return
         self._trouble.pop(Path(), None)
-        whole = self._kept((one.step, Path(one.path)) for one in found.held)
+        whole = self._kept((checkpoint.step, Path(checkpoint.path)) for checkpoint in found.held)
         # The first file of what is left may be gone, its manifest is not.
-        beside = [(one.step, names.manifest_beside(Path(one.path), self._rank)) for one in found.remains]
+        beside = [
+            (checkpoint.step, names.manifest_beside(Path(checkpoint.path), self._rank))
+            for checkpoint in found.remains
+        ]
         as_if_whole = {**self._kept(beside), **whole}
         for kept, contributions in ((whole, found.held), (as_if_whole, found.remains)):
             goes = self._removable(kept, previous_durable_step, pinned)
-            for one in contributions:
-                if one.step in goes and not self._is_pinned(Path(one.path)):
-                    self._remove(Path(one.path))
+            for checkpoint in contributions:
+                if checkpoint.step in goes and not self._is_pinned(Path(checkpoint.path)):
+                    self._remove(Path(checkpoint.path))
 
     def _removable(
         self, kept: Mapping[int, Kept], previous_durable_step: int, pinned: Collection[int]
@@ -171,7 +174,7 @@ def _remove_folder(folder: Path, beside: Path) -> None:
 
 
 def _listed_by_others(folder: Path, beside: Path) -> frozenset[Path]:
-    others = [one for one in framework_folders.manifests_of_ranks(folder) if one != beside]
+    others = [manifest for manifest in framework_folders.manifests_of_ranks(folder) if manifest != beside]
     return frozenset(file for other in others for file in _files_of(folder, other))
 
 
@@ -182,9 +185,9 @@ def _unlink(folder: Path, files: Sequence[Path]) -> None:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             file.unlink()
     within = {parent for file in files for parent in file.parents if folder in (parent, *parent.parents)}
-    for one in sorted(within, key=lambda path: len(path.parts), reverse=True):
+    for directory in sorted(within, key=lambda path: len(path.parts), reverse=True):
         try:
-            one.rmdir()
+            directory.rmdir()
         except FileNotFoundError:
             continue
         except OSError as error:

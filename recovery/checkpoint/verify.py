@@ -90,13 +90,13 @@ def check(path: Path, *, only: FileRole | None = None, rank: int | None = None) 
     Cost: reads all of it once.
     """
     manifest = _manifest_of(path, rank)
-    for one, file in zip(manifest.files, manifest.paths(path.parent), strict=True):
-        if only not in (None, one.role):
+    for listed, file in zip(manifest.files, manifest.paths(path.parent), strict=True):
+        if only not in (None, listed.role):
             continue
-        with _opened(file, one) as descriptor:
+        with _opened(file, listed) as descriptor:
             found = digest_of(descriptor)
-            if found != one.digest:
-                raise CheckpointDigestError(path=file, field="sha256", expected=one.digest, found=found)
+            if found != listed.digest:
+                raise CheckpointDigestError(path=file, field="sha256", expected=listed.digest, found=found)
     return manifest
 
 
@@ -107,8 +107,8 @@ def check_size(path: Path, *, rank: int | None = None) -> Manifest:
         CheckpointError: as `check`, but for changed bytes of an unchanged size.
     """
     manifest = _manifest_of(path, rank)
-    for one, file in zip(manifest.files, manifest.paths(path.parent), strict=True):
-        with _opened(file, one):
+    for listed, file in zip(manifest.files, manifest.paths(path.parent), strict=True):
+        with _opened(file, listed):
             pass
     return manifest
 

@@ -71,7 +71,7 @@ def find(directory: Path, step: int | None = None) -> WholeStep:
         of_ranks = found[key]
         if len(of_ranks) == key[4]:
             ordered = [of_ranks[rank] for rank in sorted(of_ranks)]
-            return WholeStep(tuple(one for one, _ in ordered), tuple(path for _, path in ordered))
+            return WholeStep(tuple(manifest for manifest, _ in ordered), tuple(path for _, path in ordered))
     if not wanted:
         folder = _folder_of_framework(directory.absolute(), step)
         if folder is not None:
@@ -124,7 +124,7 @@ def _folder_of_framework(directory: Path, step: int | None) -> Path | None:
     for place in (directory.parent, directory):
         with contextlib.suppress(OSError):
             for beside, folder, _ in framework_folders.manifests_in(
-                place, tuple(one.name for one in place.iterdir())
+                place, tuple(entry.name for entry in place.iterdir())
             ):
                 if directory in (place, folder) and folder.is_dir():
                     with contextlib.suppress(CheckpointManifestError):

@@ -61,7 +61,7 @@ def events(  # noqa: PLR0913, PLR0917 - one parameter an option
             reason="need the stored event log",
             next_step="Name the job's MS_RECOVERY_PATH instead of --connect.",
         )
-    rows = tables.EVENTS.rows(event_of(one) for one in ask(source, "/events")[-limit:])
+    rows = tables.EVENTS.rows(event_of(row) for row in ask(source, "/events")[-limit:])
     show_rows(tables.EVENTS, [{**row, "sequence": None} for row in rows], form)
 
 

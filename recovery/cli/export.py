@@ -30,7 +30,9 @@ def export(path: RecoveryPath, file: Annotated[Path, typer.Argument(help="a new 
         "events": tables.EVENTS.rows(stored_state.event_log(path)),
         "steps": tables.STEPS.rows(stored_state.progress(state)[0]),
         "directories": {
-            node_id: [one.path for one in read_worker(path, node_id, accept_without_wal=True).directories]
+            node_id: [
+                record.path for record in read_worker(path, node_id, accept_without_wal=True).directories
+            ]
             for node_id in stored_workers(path)
         },
     }

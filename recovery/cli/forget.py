@@ -37,9 +37,9 @@ def _end_window(path: Path, node_id: str) -> None:
     store = SchedulerStore.open(path)
     try:
         state = store.load()
-        node = next((one for one in state.nodes if one.node_id == node_id), None)
+        node = next((node for node in state.nodes if node.node_id == node_id), None)
         if node is None or state.job is None:
-            known = ", ".join(str(one.node_id) for one in state.nodes) or "none"
+            known = ", ".join(str(node.node_id) for node in state.nodes) or "none"
             raise UsageError(
                 field=repr(node_id), reason="is no node of this job", next_step=f"Name one of: {known}."
             )

@@ -22,7 +22,7 @@ def nodes(
         state = stored_state.read_stored(source)
         processes = RunningProcesses(state)
         ranks = progress_of_ranks(state, processes, notes_of_now(state))
-        steps = {one.node_id: one.step for one in ranks if one.rank is not None}
+        steps = {progress.node_id: progress.step for progress in ranks if progress.rank is not None}
         rows = [{**row, "newest_step": steps.get(row["node_id"])} for row in processes.rows(state.nodes)]
     else:
         rows = status_report.node_rows(ask(source, "/status"))

@@ -47,4 +47,4 @@ def rebuild_store(path: Path) -> tuple[str, Path | None]:
         )
     records = rebuilding.records_of(traces)
     archived = rebuilding.write(path, records)
-    return next(one.details for one in records if isinstance(one, EventRecord)), archived
+    return next(record.details for record in records if isinstance(record, EventRecord)), archived

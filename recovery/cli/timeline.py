@@ -24,21 +24,29 @@ _RECOVERIES = tables.View(
         tables.Column(
             "unknown_s",
             "from the last that all ranks were heard to the notice",
-            lambda one: one.unknown_ms / 1000,
-        ),
-        tables.Column("notice_s", "from the closed connection to the loss", lambda one: one.notice_ms / 1000),
-        tables.Column("window_s", "until the last missing node was let in", lambda one: one.window_ms / 1000),
-        tables.Column("start_s", "until the plan", lambda one: one.start_ms / 1000),
-        tables.Column("rendezvous_s", "until rank 0 listened", lambda one: one.rendezvous_ms / 1000),
-        tables.Column(
-            "load_s", "until the last rank had formed the world and loaded", lambda one: one.load_ms / 1000
+            lambda recovery: recovery.unknown_ms / 1000,
         ),
         tables.Column(
-            "first_step_s", "until the last rank's first step", lambda one: one.first_step_ms / 1000
+            "notice_s", "from the closed connection to the loss", lambda recovery: recovery.notice_ms / 1000
         ),
-        tables.Column("total_s", "in all", lambda one: one.total_ms / 1000),
-        tables.Column("lost_steps", "done again", lambda one: one.lost_steps),
-        tables.Column("because", "the first failure", lambda one: one.because),
+        tables.Column(
+            "window_s", "until the last missing node was let in", lambda recovery: recovery.window_ms / 1000
+        ),
+        tables.Column("start_s", "until the plan", lambda recovery: recovery.start_ms / 1000),
+        tables.Column(
+            "rendezvous_s", "until rank 0 listened", lambda recovery: recovery.rendezvous_ms / 1000
+        ),
+        tables.Column(
+            "load_s",
+            "until the last rank had formed the world and loaded",
+            lambda recovery: recovery.load_ms / 1000,
+        ),
+        tables.Column(
+            "first_step_s", "until the last rank's first step", lambda recovery: recovery.first_step_ms / 1000
+        ),
+        tables.Column("total_s", "in all", lambda recovery: recovery.total_ms / 1000),
+        tables.Column("lost_steps", "done again", lambda recovery: recovery.lost_steps),
+        tables.Column("because", "the first failure", lambda recovery: recovery.because),
     ),
 )
 

@@ -63,7 +63,8 @@ class CheckpointIndex:
         records = tuple(records)
         in_memory = {record.step for record in records if not tier_of(record.path).is_durable}
         self._ever_committed = any(
-            one.step and one.step not in in_memory and one.generation not in live for one in generations
+            record.step and record.step not in in_memory and record.generation not in live
+            for record in generations
         )
         usable: list[tuple[CheckpointRecord, HeldCheckpoint]] = []
         for record in records:
@@ -214,8 +215,10 @@ class CheckpointIndex:
         for checkpoint in held:
             if not self._is_bad(rank, checkpoint):
                 self._steps.open(checkpoint.step).own[rank] = checkpoint
-        reasons: dict[str | int, str] = {one.step: one.reason for one in passed_over if one.step}
-        reasons.update((one.path, one.reason) for one in passed_over)
+        reasons: dict[str | int, str] = {
+            skipped.step: skipped.reason for skipped in passed_over if skipped.step
+        }
+        reasons.update((skipped.path, skipped.reason) for skipped in passed_over)
         for step, holders in self._steps.items():
             if not holders.was_committed:
                 continue
@@ -269,8 +272,8 @@ class CheckpointIndex:
         goes = [
             (step, rank)
             for step, holders in self._steps.items()
-            for rank, one in holders.own.items()
-            if step < oldest or (step < oldest_in_memory and not tier_of(one.path).is_durable)
+            for rank, checkpoint in holders.own.items()
+            if step < oldest or (step < oldest_in_memory and not tier_of(checkpoint.path).is_durable)
             if step not in needed
         ]
         rows = [
@@ -298,12 +301,12 @@ class CheckpointIndex:
         """
         is_durable = is_stored and step > 0 and self._steps.at(step).lies_on_disks(self._ranks, fetched)
         gone = self.copies.roll_back(step)
-        for newer in [one for one in self._steps if one > step]:
+        for newer in [known for known in self._steps if known > step]:
             del self._steps[newer]
         # Older than the index reaches is what was reported for this plan alone.
         common = self._common_steps()
         oldest, _ = oldest_indexed(common, (), 0)
-        for older in [one for one in self._steps if one < oldest]:
+        for older in [known for known in self._steps if known < oldest]:
             self._steps[older].own.clear()
         self.committed_step = step if is_stored else max(common, default=0)
         self.durable_step = step if is_durable else self._newest_durable()

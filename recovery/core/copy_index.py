@@ -78,9 +78,9 @@ class CopyIndex:
         """
         before = dict(self._of_node.get(node_id, {}))
         now = {
-            (one.rank, one.checkpoint.step): one.checkpoint
-            for one in copies
-            if (node_id, one.rank, one.checkpoint.digest) not in self._damaged
+            (copy.rank, copy.checkpoint.step): copy.checkpoint
+            for copy in copies
+            if (node_id, copy.rank, copy.checkpoint.digest) not in self._damaged
         }
         gone = [
             self._take(node_id, rank, step, CopyState.GONE, reason)
@@ -114,17 +114,17 @@ class CopyIndex:
             for rank, name, held in self._all()
             if not copy_is_needed(held, oldest=oldest, oldest_in_memory=oldest_in_memory)
         ]
-        return [self._take(*one, CopyState.GONE, "newer steps are copied") for one in goes]
+        return [self._take(*key, CopyState.GONE, "newer steps are copied") for key in goes]
 
     def roll_back(self, step: int) -> list[CopyRecord]:
         """Training goes on from `step`: what is newer belongs to a suffix that is trained again; the rows that say so."""
         goes = [(name, rank, held.step) for rank, name, held in self._all() if held.step > step]
-        return [self._take(*one, CopyState.GONE, f"training went back to step {step}") for one in goes]
+        return [self._take(*key, CopyState.GONE, f"training went back to step {step}") for key in goes]
 
     def records(self) -> list[CopyRecord]:
         """All that is held, newest step first, by rank and holder."""
         found = [to_copy_record(name, rank, held, CopyState.HELD) for rank, name, held in self._all()]
-        return sorted(found, key=lambda one: (-one.step, one.rank, one.node_id))
+        return sorted(found, key=lambda record: (-record.step, record.rank, record.node_id))
 
     def _all(self) -> Iterator[tuple[Rank, NodeId, HeldCheckpoint]]:
         for name, of_node in self._of_node.items():

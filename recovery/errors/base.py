@@ -80,7 +80,10 @@ def _printable(text: str) -> str:
     """Escape what does not print: a peer or a file may have put it into a part, and the text ends on a terminal."""
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
+    )
 
 
 class InvariantError(AssertionError):

@@ -44,7 +44,7 @@ class Agent:
         """
         self._context = context
         self._incidents = Incidents(context.log_dir)
-        self._keepers = [ProcessKeeper(one, context, self._incidents) for one in placed]
+        self._keepers = [ProcessKeeper(process, context, self._incidents) for process in placed]
         self._keeping: list[asyncio.Task[None]] = []
         """One task per keeper."""
         takeover = context.takeover

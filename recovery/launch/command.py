@@ -194,7 +194,7 @@ def _beginner(
     given: Arguments, placed: Sequence[placement.Placed], environment: Mapping[str, str]
 ) -> ProcessStarter:
     """What begins the processes: the template is made for the workers, which all run the same command."""
-    workers = [one for one in placed if one.kind is not placement.ProcessKind.SCHEDULER]
+    workers = [process for process in placed if process.kind is not placement.ProcessKind.SCHEDULER]
     first = workers[0]
     command = python_command.parse_python_command(first.command)
     if command is None:
@@ -225,7 +225,7 @@ def _earlier(
     """
     path = environment.get("MS_RECOVERY_PATH", "")
     builds_again = environment.get("MS_REBUILD_STORE") == "1"
-    is_here = any(one.kind is placement.ProcessKind.SCHEDULER for one in placed)
+    is_here = any(process.kind is placement.ProcessKind.SCHEDULER for process in placed)
     if is_here and not (path and (builds_again or scheduler_path(Path(path)).exists())):
         return None
     patience_s = SCHEDULER_HERE_S if is_here else 0.0
@@ -263,13 +263,13 @@ def _tails(given: Arguments, placed: Sequence[placement.Placed], log_dir: Path) 
     A standby goes by its name, and is shown where all are.
     """
     shown = []
-    for one in placed:
-        number = one.local_index if one.rank is None else one.rank
-        is_standby = one.kind is placement.ProcessKind.STANDBY
+    for process in placed:
+        number = process.local_index if process.rank is None else process.rank
+        is_standby = process.kind is placement.ProcessKind.STANDBY
         asked = given.tail_worker_log is None or (number in given.tail_worker_log and not is_standby)
-        if asked and one.kind is not placement.ProcessKind.SCHEDULER:
-            label = one.name if is_standby else str(number)
-            shown.append(Tail(log_dir / f"{one.name}.log", label, number=number))
+        if asked and process.kind is not placement.ProcessKind.SCHEDULER:
+            label = process.name if is_standby else str(number)
+            shown.append(Tail(log_dir / f"{process.name}.log", label, number=number))
     return shown
 
 
@@ -277,7 +277,7 @@ async def _run(
     agent: Agent, shown: Sequence[Coroutine[Any, Any, None]], environment: Mapping[str, str]
 ) -> int:
     """The agent, with what is shown beside it; the cause of a failure comes last, where one looks first."""
-    showing = [asyncio.create_task(_beside(one)) for one in (asyncio.to_thread(warm_up), *shown)]
+    showing = [asyncio.create_task(_beside(coroutine)) for coroutine in (asyncio.to_thread(warm_up), *shown)]
     try:
         code = await agent.run()
     finally:

@@ -129,7 +129,7 @@ def one_of(kind: type[_Choice], example: str) -> Callable[[str, str], _Choice]:
         try:
             return kind(text)
         except ValueError:
-            *others, last = (one.value for one in kind)
+            *others, last = (member.value for member in kind)
             raise _refuse(flag, text, f"{', '.join(others)} or {last}", example) from None
 
     return read

@@ -56,7 +56,7 @@ class OrphanReaper:
 
     def own(self, child: _AChild) -> _AChild:
         """Gives the child, which is none."""
-        self._own = [*(one for one in self._own if not one.has_ended), child]
+        self._own = [*(process for process in self._own if not process.has_ended), child]
         return child
 
     def keep(self, pid: int) -> None:

@@ -151,7 +151,7 @@ def environment_of_all(placed: Sequence[Placed], base: Mapping[str, str]) -> dic
         placed: which; at least one.
         base: the launcher's own.
     """
-    first, *others = (environment_of(one, base, restarts=0) for one in placed)
+    first, *others = (environment_of(process, base, restarts=0) for process in placed)
     return {
         name: value
         for name, value in first.items()

@@ -116,7 +116,7 @@ class SchedulerContact(Contact):
             events = await self._ask("/events")
         except inspection_client.NoAnswerError:
             return ""
-        of_it = [one["event"] for one in events if one["event"].get("node_id") == node_id]
+        of_it = [stored["event"] for stored in events if stored["event"].get("node_id") == node_id]
         declined = [event["reason"] for event in of_it if event["kind"] == EventKind.TAKEOVER_DECLINED.value]
         return str(declined[-1]) if declined else ""
 

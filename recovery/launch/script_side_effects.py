@@ -46,16 +46,22 @@ def acts_before_import(
     except (OSError, SyntaxError, ValueError, RecursionError):
         return ""
     run = at_once(tree)
-    found = sorted((one for node in ast.walk(tree) for one in _of(node, run)), key=lambda one: one.line)
+    found = sorted(
+        (action for node in ast.walk(tree) for action in _of(node, run)), key=lambda action: action.line
+    )
     change: _Found | None = None
     known = {*sys.stdlib_module_names, "__main__"}
-    for one in found:
-        package = one.imports.partition(".")[0]
-        if one.changes:
-            change = change or one
+    for action in found:
+        package = action.imports.partition(".")[0]
+        if action.changes:
+            change = change or action
         elif change is None:
-            known |= {package} if one.at_once else set()
-        elif (one.at_once or package in _PRELOADED) and package not in known and not is_beside(one.imports):
+            known |= {package} if action.at_once else set()
+        elif (
+            (action.at_once or package in _PRELOADED)
+            and package not in known
+            and not is_beside(action.imports)
+        ):
             return f"{path.name}, line {change.line}, changes {change.changes} before {package} is imported"
     return ""
 

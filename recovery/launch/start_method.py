@@ -98,9 +98,9 @@ class ProcessStarter:
             OSError: it could not be begun; nothing is left of it.
             LaunchFailedError: it cannot be forked, and the person who started the job wants nothing else.
         """
-        for one in process_conditions.differing(self._conditions):
+        for difference in process_conditions.differing(self._conditions):
             self._say_once(
-                f"this launcher runs under other conditions now ({one.text}); what it begins has those of its start"
+                f"this launcher runs under other conditions now ({difference.text}); what it begins has those of its start"
             )
         if may_fork:
             await self.first_template()

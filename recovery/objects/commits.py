@@ -123,7 +123,7 @@ def send(store: ObjectStore, checkpoint: Path, manifest: Manifest) -> Commit | N
     if own is None or own.digest != manifest.digest:
         reason = "another contribution of this rank to this step and generation was there first"
         raise CheckpointWriteError(path=f"{store.url}/{step}/rank-{manifest.rank}.json", reason=reason)
-    whole = tuple(one for one in found if one is not None)
+    whole = tuple(contribution for contribution in found if contribution is not None)
     if len(whole) < manifest.world_size:
         return None
     commit = Commit(
@@ -151,7 +151,7 @@ def read_commit(store: ObjectStore, job: str, run: int, at: At) -> Commit | None
     commit = unsealed(key, content, _commit)
     if (commit.job, commit.run, commit.generation, commit.step) != (job, run, *at):
         raise CheckpointManifestError(path=key, reason="it is the commit of another step")
-    if tuple(one.rank for one in commit.ranks) != tuple(range(commit.world_size)):
+    if tuple(contribution.rank for contribution in commit.ranks) != tuple(range(commit.world_size)):
         raise CheckpointManifestError(path=key, reason="it does not name every rank once")
     return commit
 
@@ -163,7 +163,7 @@ def steps(store: ObjectStore, job: str, run: int) -> tuple[At, ...]:
         CheckpointManifestError: the storage did not answer.
     """
     found = (_COMMIT_NAME.fullmatch(name) for name in store.names(f"{base_of(job, run)}/commits"))
-    return tuple(sorted((At(int(one[1]), int(one[2])) for one in found if one), reverse=True))
+    return tuple(sorted((At(int(match[1]), int(match[2])) for match in found if match), reverse=True))
 
 
 def download(

@@ -178,7 +178,7 @@ class ObjectStore:
                 listed = self._ask("ls", self._path(folder), detail=False, refresh=True)
             except FileNotFoundError:
                 return ()
-        names = (str(one).rstrip("/").rpartition("/")[2] for one in listed)
+        names = (str(path).rstrip("/").rpartition("/")[2] for path in listed)
         return tuple(sorted(name for name in names if not name.startswith(_WRITING)))
 
     def remove(self, key: str) -> None:

@@ -83,7 +83,9 @@ class UploadOrder:
     def _listed(self) -> int:
         """The newest turn that the storage shows: a later one begins only when those before are over."""
         found = (_NAME.fullmatch(name) for name in self._store.names(f"{self._base}/turns"))
-        return max((int(one[2]) for one in found if one and int(one[1]) == self._generation), default=0)
+        return max(
+            (int(match[2]) for match in found if match and int(match[1]) == self._generation), default=0
+        )
 
     def _take(self, step: int) -> At:
         key = f"{self._key()}.json"

@@ -84,7 +84,7 @@ class Uploads:
                 return
             self._newest = path
             # What was rolled back comes again under the same number.
-            self._waiting = [*(one for one in self._waiting if one < step), step]
+            self._waiting = [*(waiting for waiting in self._waiting if waiting < step), step]
             if len(self._waiting) > 2 * _KNOWN_MAX:
                 # Their places are not known any more: no turn can bring them back.
                 self._say_skipped(self._waiting[:_KNOWN_MAX], step)
@@ -165,7 +165,7 @@ class Uploads:
             at = turns.current(manifest.step)
             # Asked behind the turn: what is committed meanwhile is of this turn.
             there = commits.steps(store, manifest.job, manifest.run)
-            self._pin(tuple(one.step for one in (*there[:1], at) if one is not None))
+            self._pin(tuple(turn.step for turn in (*there[:1], at) if turn is not None))
             if at is None:
                 return True
             self._tell_skipped(at.step)
@@ -182,9 +182,9 @@ class Uploads:
     def _tell_skipped(self, step: int) -> None:
         """The turn of a step has come: those before it that waited are not sent any more."""
         with self._changed:
-            skipped = [one for one in self._waiting if one < step]
+            skipped = [waiting for waiting in self._waiting if waiting < step]
             begins = bool(skipped) or step in self._waiting
-            self._waiting = [one for one in self._waiting if one > step]
+            self._waiting = [waiting for waiting in self._waiting if waiting > step]
         if skipped:
             self._say_skipped(skipped, step)
         if begins:
@@ -193,7 +193,7 @@ class Uploads:
     def _say_skipped(self, steps: Sequence[int], instead: int) -> None:
         _logger.warning(
             "event=uploads_skipped steps=%s instead=%d reason=%r",
-            ",".join(str(one) for one in steps),
+            ",".join(str(step) for step in steps),
             instead,
             self._failed_since or "the storage was not done with the step before",
         )

@@ -60,7 +60,7 @@ def databases(path: Path) -> Iterator[Finding]:
 def checkpoints(stored: Stored) -> Iterator[Finding]:
     """Check every checkpoint file and every copy that this host can see, and what the scheduler knows against them."""
     seen: _Seen = set()
-    indexed = frozenset(one.path for one in stored.checkpoints)
+    indexed = frozenset(record.path for record in stored.checkpoints)
     for directory in _directories(stored):
         for entry in sorted(directory.iterdir()):
             if is_temporary(entry.name):
@@ -76,18 +76,21 @@ def checkpoints(stored: Stored) -> Iterator[Finding]:
                 yield Finding(path=str(entry), what="a manifest without its checkpoint file")
         yield from _folders(directory, seen, indexed)
     here = _nodes_here(stored)
-    for one in _expected(stored):
-        if _is_on_this_host(one, here) and not {(one.path, None), (one.path, int(one.rank))} & seen:
-            yield Finding(path=one.path, what=f"{_said_of(one)}, but it, or its manifest, is gone")
+    for record in _expected(stored):
+        if (
+            _is_on_this_host(record, here)
+            and not {(record.path, None), (record.path, int(record.rank))} & seen
+        ):
+            yield Finding(path=record.path, what=f"{_said_of(record)}, but it, or its manifest, is gone")
 
 
 def not_looked_at(stored: Stored) -> tuple[str, ...]:
     """What is on other hosts, as sentences: nothing is said of it."""
     here = _nodes_here(stored)
     return tuple(
-        f"{one.path}: {_said_of(one)}, on another host"
-        for one in _expected(stored)
-        if not _is_on_this_host(one, here)
+        f"{record.path}: {_said_of(record)}, on another host"
+        for record in _expected(stored)
+        if not _is_on_this_host(record, here)
     )
 
 
@@ -135,27 +138,29 @@ def _expected(stored: Stored) -> list[Union[CheckpointRecord, CopyRecord]]:
     What lies in memory goes with its host and with the job.
     """
     of_run = [
-        one
-        for one in stored.checkpoints
-        if one.run == stored.job.run
-        and one.state is CheckpointState.COMMITTED
-        and tier_of(one.path).is_durable
+        record
+        for record in stored.checkpoints
+        if record.run == stored.job.run
+        and record.state is CheckpointState.COMMITTED
+        and tier_of(record.path).is_durable
     ]
-    newest = max((one.step for one in of_run), default=0)
+    newest = max((record.step for record in of_run), default=0)
     return [
-        *(one for one in of_run if one.step == newest),
+        *(record for record in of_run if record.step == newest),
         *(
-            one
-            for one in stored.copies
-            if (one.run, one.step) == (stored.job.run, newest) and tier_of(one.path).is_durable
+            copy
+            for copy in stored.copies
+            if (copy.run, copy.step) == (stored.job.run, newest) and tier_of(copy.path).is_durable
         ),
     ]
 
 
-def _said_of(one: Union[CheckpointRecord, CopyRecord]) -> str:
-    if isinstance(one, CopyRecord):
-        return f"{one.node_id} has said that it holds a copy of rank {one.rank}'s step {one.step} there"
-    return f"the scheduler's checkpoint index says that rank {one.rank} holds step {one.step} there"
+def _said_of(record: Union[CheckpointRecord, CopyRecord]) -> str:
+    if isinstance(record, CopyRecord):
+        return (
+            f"{record.node_id} has said that it holds a copy of rank {record.rank}'s step {record.step} there"
+        )
+    return f"the scheduler's checkpoint index says that rank {record.rank} holds step {record.step} there"
 
 
 def _nodes_here(stored: Stored) -> tuple[NodeRecord, ...]:
@@ -166,25 +171,26 @@ def _nodes_here(stored: Stored) -> tuple[NodeRecord, ...]:
     return tuple(node for node in stored.nodes if node.host in local)
 
 
-def _is_on_this_host(one: Union[CheckpointRecord, CopyRecord], here: tuple[NodeRecord, ...]) -> bool:
+def _is_on_this_host(record: Union[CheckpointRecord, CopyRecord], here: tuple[NodeRecord, ...]) -> bool:
     """Would it lie here? Where its directory is, it is; else it would be its node's."""
-    if Path(one.path).parent.is_dir():
+    if Path(record.path).parent.is_dir():
         return True
     return any(
-        node.node_id == one.node_id if isinstance(one, CopyRecord) else node.rank == one.rank for node in here
+        node.node_id == record.node_id if isinstance(record, CopyRecord) else node.rank == record.rank
+        for node in here
     )
 
 
 def _directories(stored: Stored) -> list[Path]:
     """Every directory of this host that a worker has ever saved to, and those of the copies that its nodes hold for others."""
-    found = {Path(one.path).parent for one in stored.checkpoints}
-    found |= {Path(one.path).parent for one in stored.copies}
+    found = {Path(record.path).parent for record in stored.checkpoints}
+    found |= {Path(copy.path).parent for copy in stored.copies}
     found |= set((stored.path.absolute() / "workers").glob("*.copies/*/run-*/rank-*"))
     for node_id in stored_workers(stored.path):
         try:
             found |= {
-                Path(one.path)
-                for one in read_worker(stored.path, node_id, accept_without_wal=True).directories
+                Path(record.path)
+                for record in read_worker(stored.path, node_id, accept_without_wal=True).directories
             }
         except RecoveryError:
             # `databases` reports it.

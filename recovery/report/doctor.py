@@ -263,8 +263,8 @@ def _disk(path: Path, there: Path) -> Check:
     except RecoveryError:
         saved = ()
     if saved:
-        newest = max(one.step for one in saved)
-        needed = sum(one.file_bytes for one in saved if one.step == newest) * _KEPT
+        newest = max(checkpoint.step for checkpoint in saved)
+        needed = sum(checkpoint.file_bytes for checkpoint in saved if checkpoint.step == newest) * _KEPT
     ok = free > max(needed, 1 << 28)
     found = f"{free / 1e9:,.1f} GB free"
     if needed:
@@ -298,8 +298,8 @@ def _newest_bytes(recovery_path: Path | None) -> int:
         saved = () if recovery_path is None else stored_state.read_stored(recovery_path).checkpoints
     except RecoveryError:
         return 0
-    newest = max((one.step for one in saved), default=0)
-    return max((one.file_bytes for one in saved if one.step == newest), default=0)
+    newest = max((checkpoint.step for checkpoint in saved), default=0)
+    return max((checkpoint.file_bytes for checkpoint in saved if checkpoint.step == newest), default=0)
 
 
 def _checkpoint_store(url: str) -> Check:

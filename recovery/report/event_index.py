@@ -33,7 +33,7 @@ class EventIndex:
     def first_from(self, position: int, *kinds: EventKind) -> int | None:
         """Position of the first event of these kinds at `position` or after it."""
         found = [self._first_of_kind_from(kind, position) for kind in kinds]
-        return min((one for one in found if one is not None), default=None)
+        return min((first for first in found if first is not None), default=None)
 
     def last_before(self, position: int, kind: EventKind) -> int | None:
         """Position of the last event of a kind before `position`."""

@@ -22,9 +22,9 @@ def sentence(stored: Stored) -> str:
         return ""
     loaded = read_newest_events(stored.path, (EventKind.STATE_LOADED,), 2 * stored.job.worker_count)
     reasons = {
-        f"rank {one.event.rank}: {one.event.details.removeprefix(NOT_LIVE)}"
-        for one in loaded
-        if one.event.generation == stored.job.generation and one.event.details.startswith(NOT_LIVE)
+        f"rank {row.event.rank}: {row.event.details.removeprefix(NOT_LIVE)}"
+        for row in loaded
+        if row.event.generation == stored.job.generation and row.event.details.startswith(NOT_LIVE)
     }
     if reasons:
         return f"not possible, so a death costs the steps since the newest checkpoint: {'; '.join(sorted(reasons))}"

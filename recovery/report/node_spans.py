@@ -218,12 +218,12 @@ class NodeSpans:
     def _as_recorded(self, node: str) -> list[Span]:
         """The node's spans; of those in which the scheduler took it for training, what nobody knows of is cut out."""
         generations = self._times.generations.values()
-        unknown = union(one for times in generations for one in times.unknown.get(node, ()))
-        trained = union(one for times in generations for one in times.trained.get(node, ()))
+        unknown = union(interval for times in generations for interval in times.unknown.get(node, ()))
+        trained = union(interval for times in generations for interval in times.trained.get(node, ()))
         found = [span for span in self._spans[node] if span.doing not in _TRAINS]
         lost = {span.begin_ms for span in found if span.doing is Doing.LOST}
         for doing in _TRAINS:
-            whole = tuple((one.begin_ms, one.end_ms) for one in self._spans[node] if one.doing is doing)
+            whole = tuple((span.begin_ms, span.end_ms) for span in self._spans[node] if span.doing is doing)
             seen = difference(whole, unknown)
             found += _spans_of(doing, intersection(seen, trained))
             for rest in _spans_of(Doing.WAITING, difference(seen, trained)):

@@ -123,7 +123,7 @@ def plan(stored: Stored, *, allow_restart_from_zero: bool = False) -> Plan:
                     if not file.verified and not file.copy_of and Rank(file.rank) not in unseen
                 ]
                 if not bad:
-                    fetched = [(Rank(one.rank), ", ".join(one.copy_of)) for one in files if one.copy_of]
+                    fetched = [(Rank(file.rank), ", ".join(file.copy_of)) for file in files if file.copy_of]
                     reason = "; ".join([f"every rank holds step {target.step}", *copies.who_fetches(fetched)])
                     reason = _with_given_up(coordinator, reason, target.step)
                     return _plan(stored, "resume", reason, target.files[0], files, stepped_back)
@@ -142,20 +142,22 @@ def _with_given_up(coordinator: CheckpointIndex, reason: str, step: int) -> str:
 def _index(stored: Stored) -> tuple[CheckpointIndex, set[Rank]]:
     """The scheduler's checkpoint index as it would be once every rank has looked; and whose directories cannot be seen from here."""
     coordinator = CheckpointIndex(stored.job.worker_count)
-    generations = [one for one in stored.generations if one.run == stored.job.run]
+    generations = [record for record in stored.generations if record.run == stored.job.run]
     coordinator.load(
-        (one for one in stored.checkpoints if one.run == stored.job.run), generations, stored.live_generations
+        (record for record in stored.checkpoints if record.run == stored.job.run),
+        generations,
+        stored.live_generations,
     )
     # Those that nodes hold which are not lost.
     here = {node.node_id for node in stored.nodes if node.state in (NodeState.LIVE, NodeState.SUSPECT)}
     coordinator.copies.load(
-        (one for one in stored.copies if one.run == stored.job.run and one.node_id in here), generations
+        (copy for copy in stored.copies if copy.run == stored.job.run and copy.node_id in here), generations
     )
     unseen: set[Rank] = set()
     have_saved = {
-        one.rank
-        for one in stored.checkpoints
-        if one.run == stored.job.run and one.state is not CheckpointState.INVALID
+        record.rank
+        for record in stored.checkpoints
+        if record.run == stored.job.run and record.state is not CheckpointState.INVALID
     }
     for node in stored.workers:
         if node.rank is None:
@@ -207,7 +209,7 @@ def _found_by(stored: Stored, node: NodeRecord, *, has_saved: bool) -> catalogue
         records = read_worker(stored.path, node.node_id, accept_without_wal=True).directories
     except RecoveryError:
         return None
-    places = [(one.path, one.prefix) for one in records if one.run == stored.job.run]
+    places = [(record.path, record.prefix) for record in records if record.run == stored.job.run]
     if not places and has_saved:
         return None
     if not is_local(node.host) and not all(Path(path).is_dir() for path, _ in places):
@@ -280,7 +282,9 @@ def _plan(
         ),
         live=live_mode.sentence(stored),
         guesses=rebuild.guesses_of(
-            stored.job, stored.workers, (one for one in stored.checkpoints if one.run == stored.job.run)
+            stored.job,
+            stored.workers,
+            (record for record in stored.checkpoints if record.run == stored.job.run),
         ),
     )
 
@@ -307,13 +311,13 @@ def _asked_first(stored: Stored) -> dict[NodeId, int]:
     for slot, node in vacant.items():
         free = [
             takeover.Candidate(
-                one.node_id,
-                one.host,
-                is_warm=one.node_id not in stored.warming_up,
-                comes_for=_comes_for(one.node_id, vacant),
+                standby.node_id,
+                standby.host,
+                is_warm=standby.node_id not in stored.warming_up,
+                comes_for=_comes_for(standby.node_id, vacant),
             )
-            for one in stored.standbys
-            if one.state is NodeState.LIVE and one.node_id not in asked
+            for standby in stored.standbys
+            if standby.state is NodeState.LIVE and standby.node_id not in asked
         ]
         chosen = takeover.next_candidate(takeover.Wanted(slot, node.host), free, ())
         if chosen is not None and node.rank is not None:

@@ -99,8 +99,8 @@ def progress_of_ranks(stored: Stored, processes: RunningProcesses, noted: Notes)
     found = []
     for node in stored.workers:
         own = noted.by_node.get(str(node.node_id), WorkerNotes())
-        newest = max(_known_steps(stored, node, own), key=lambda one: one.step)
-        walls = [one.wall_ms for one in (own.step, *own.activity) if one is not None]
+        newest = max(_known_steps(stored, node, own), key=lambda known: known.step)
+        walls = [note.wall_ms for note in (own.step, *own.activity) if note is not None]
         state, reason = processes.state(node)
         found.append(
             RankProgress(
@@ -128,7 +128,7 @@ def newest_step(stored: Stored, ranks: tuple[RankProgress, ...]) -> int:
     """The highest step of the current generation that anybody is known to have applied."""
     current = stored.current
     ended_step = current.ended_step if current is not None else 0
-    return max([ended_step, *(one.step for one in ranks)])
+    return max([ended_step, *(rank.step for rank in ranks)])
 
 
 def stored_newest_step(stored: Stored) -> int:
@@ -138,7 +138,7 @@ def stored_newest_step(stored: Stored) -> int:
 
 def by_state(ranks: tuple[RankProgress, ...]) -> dict[str, int]:
     """How many are in each state."""
-    return dict(Counter(one.state for one in ranks))
+    return dict(Counter(rank.state for rank in ranks))
 
 
 def rank_rows(ranks: tuple[RankProgress, ...]) -> list[dict[str, Any]]:
@@ -156,10 +156,18 @@ def _known_steps(stored: Stored, node: NodeRecord, own: WorkerNotes) -> list[_Kn
     if node.generation == current.generation:
         found.append(_KnownStep(node.step, "scheduler"))
     progress = [own.step.record] if own.step is not None else []
-    found += [_KnownStep(one.step, "own notes") for one in progress if (one.run, one.generation) == of_it]
+    found += [
+        _KnownStep(record.step, "own notes")
+        for record in progress
+        if (record.run, record.generation) == of_it
+    ]
     trained = [piece.record for piece in own.activity]
-    found += [_KnownStep(one.step, "own notes") for one in trained if (one.run, one.generation) == of_it]
-    saves = [one.record for one in own.checkpoints]
-    saves += [one for one in stored.checkpoints if one.rank == node.rank]
-    found += [_KnownStep(one.step, "checkpoint") for one in saves if (one.run, one.generation) == of_it]
+    found += [
+        _KnownStep(record.step, "own notes") for record in trained if (record.run, record.generation) == of_it
+    ]
+    saves = [save.record for save in own.checkpoints]
+    saves += [record for record in stored.checkpoints if record.rank == node.rank]
+    found += [
+        _KnownStep(record.step, "checkpoint") for record in saves if (record.run, record.generation) == of_it
+    ]
     return found

@@ -54,12 +54,12 @@ def recorded_intervals(
         log: the scheduler's events of the run.
     """
     found: dict[int, dict[str, list[RecordedInterval]]] = {}
-    for one in sorted(activity, key=lambda one: (one.record.generation, one.record.number)):
-        record = one.record
+    for piece in sorted(activity, key=lambda piece: (piece.record.generation, piece.record.number)):
+        record = piece.record
         if record.run == run:
             interval = RecordedInterval(
-                one.wall_ms - record.lasting_ms,
-                one.wall_ms,
+                piece.wall_ms - record.lasting_ms,
+                piece.wall_ms,
                 record.first_step,
                 record.step,
                 record.due_ms,
@@ -90,13 +90,16 @@ def with_first_steps(log: EventIndex, intervals: ByGeneration) -> list[StoredEve
         events.append(stored)
         if stored.event.kind is EventKind.PLAN_MADE:
             number = int(stored.event.generation or 0)
-            logged = {one.event.node_id for one in log.in_generation(number, EventKind.FIRST_STEP_DONE)}
+            logged = {
+                first_step.event.node_id
+                for first_step in log.in_generation(number, EventKind.FIRST_STEP_DONE)
+            }
             unlogged = {
                 node: recorded[0]
                 for node, recorded in intervals.get(number, {}).items()
                 if node not in logged
             }
-            missing = sorted(_first_steps(stored, unlogged), key=lambda one: one.wall_ms)
+            missing = sorted(_first_steps(stored, unlogged), key=lambda first_step: first_step.wall_ms)
     return events + missing
 
 

@@ -134,8 +134,8 @@ def step_rows(view: dict[str, Any]) -> list[dict[str, Any]]:
 def committed_step(stored: Stored) -> int:
     """Newest step of this run that every rank holds, by the scheduler's checkpoint index."""
     held = Counter(
-        one.step
-        for one in stored.checkpoints
-        if one.run == stored.job.run and one.state is CheckpointState.COMMITTED
+        record.step
+        for record in stored.checkpoints
+        if record.run == stored.job.run and record.state is CheckpointState.COMMITTED
     )
     return max((step for step, count in held.items() if count >= stored.job.worker_count), default=0)

@@ -109,7 +109,7 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def current(self) -> GenerationRecord | None:
         """The newest generation of the run."""
-        of_run = [one for one in self.generations if one.run == self.job.run]
+        of_run = [record for record in self.generations if record.run == self.job.run]
         return of_run[-1] if of_run else None
 
     @property
@@ -144,8 +144,10 @@ def read_stored(path: Path) -> Stored:
         nodes=tuple(sorted(state.nodes, key=lambda node: (node.rank is None, node.rank or 0, node.node_id))),
         generations=state.generations,
         checkpoints=state.checkpoints,
-        copies=tuple(one for one in state.copies if one.state is CopyState.HELD),
-        live_generations=frozenset(one.generation for one in state.live_sources if one.run == state.job.run),
+        copies=tuple(copy for copy in state.copies if copy.state is CopyState.HELD),
+        live_generations=frozenset(
+            source.generation for source in state.live_sources if source.run == state.job.run
+        ),
         # The event log may be long, and mostly there is nobody to ask it about.
         warming_up=had_no_plan & read_not_ready(path) if had_no_plan else frozenset(),
         scheduler_pid=owner.pid if owner is not None else None,
@@ -243,10 +245,12 @@ def progress(stored: Stored) -> tuple[tuple[StepRecord, ...], tuple[str, ...]]:
 
 def newest_first(node_id: str, noted: WorkerNotes, incarnation: Incarnation) -> list[Written[StepRecord]]:
     """How far a worker has recorded that it is: each record, the one that came furthest first."""
-    found = [Written(_of_save(node_id, one.record, incarnation), one.wall_ms) for one in noted.checkpoints]
+    found = [Written(_of_save(node_id, save.record, incarnation), save.wall_ms) for save in noted.checkpoints]
     found += [noted.step] if noted.step is not None else []
     return sorted(
-        found, key=lambda one: (one.record.run, one.record.generation, one.record.step), reverse=True
+        found,
+        key=lambda written: (written.record.run, written.record.generation, written.record.step),
+        reverse=True,
     )
 
 

@@ -236,9 +236,10 @@ def checkpoint_rows(
     holders: dict[tuple[int, int, int, str], list[NodeId]] = {}
     for copy in copies:
         holders.setdefault((copy.run, copy.step, copy.rank, copy.digest), []).append(copy.node_id)
-    newest_first = sorted(checkpoints, key=lambda one: (-one.run, -one.step, one.rank))
+    newest_first = sorted(checkpoints, key=lambda record: (-record.run, -record.step, record.rank))
     rows = CHECKPOINTS.rows(
-        with_copies(one, holders.get((one.run, one.step, one.rank, one.digest), ())) for one in newest_first
+        with_copies(record, holders.get((record.run, record.step, record.rank, record.digest), ()))
+        for record in newest_first
     )
     return [{**row, "file": _on_disk(Path(row["path"]))} for row in rows]
 

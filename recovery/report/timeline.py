@@ -88,16 +88,17 @@ def make_timeline(
     of_run = [stored for stored in events if stored.event.run in (None, run)]
     times = TrainingTimes(of_run, activity, run=run)
     log = times.log
-    planned = {int(one.generation): one for one in generations if one.run == run}
-    begun = {number: one.step for number, one in planned.items()}
+    planned = {int(record.generation): record for record in generations if record.run == run}
+    begun = {number: record.step for number, record in planned.items()}
     saved: dict[int, int] = {}
     for save in saves:
         if save.run == run:
             saved[int(save.generation)] = max(saved.get(int(save.generation), 0), save.step)
-    reached = {number: _reached(times, one, saved.get(number, 0)) for number, one in planned.items()}
+    reached = {number: _reached(times, record, saved.get(number, 0)) for number, record in planned.items()}
     redone = _redone(times, begun, reached)
     summaries = tuple(
-        _summary(one, times.generations[one], redone.get(one, 0), reached) for one in times.generations
+        _summary(number, times.generations[number], redone.get(number, 0), reached)
+        for number in times.generations
     )
     spans = NodeSpans(redone, times).advance(log.events)
     return Timeline(
@@ -119,7 +120,7 @@ def make_timeline(
             if position
         ),
         recoveries=tuple(recoveries(times, begun, reached)),
-        useful_ms=sum(one.useful_ms for one in summaries),
+        useful_ms=sum(summary.useful_ms for summary in summaries),
         paused_ms=length_ms(times.pauses),
         unknown_ms=_unknown_ms(spans),
         by_generation=summaries,
@@ -139,8 +140,8 @@ def read_timeline(state: Stored, *, run: int | None = None) -> tuple[Timeline, t
         event_log(state.path),
         state.generations,
         run=run or state.job.run,
-        activity=[one for of_node in own for one in of_node.activity],
-        saves=[*state.checkpoints, *(one.record for of_node in own for one in of_node.checkpoints)],
+        activity=[piece for of_node in own for piece in of_node.activity],
+        saves=[*state.checkpoints, *(save.record for of_node in own for save in of_node.checkpoints)],
     )
     return timeline, found.unreadable
 
@@ -186,7 +187,7 @@ def _summary(
     together = times.together
     useful = intersection(together, ((redone_ms, times.over_ms),))
     begun_ms = times.over_ms if times.begun_ms is None else times.begun_ms
-    unknown = union({one for of_node in times.unknown.values() for one in of_node})
+    unknown = union({interval for of_node in times.unknown.values() for interval in of_node})
     return GenerationSummary(
         generation=number,
         useful_ms=length_ms(useful),

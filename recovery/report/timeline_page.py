@@ -80,7 +80,7 @@ def page(timeline: Timeline, *, job: str, state: str) -> str:
         state: of the job.
     """
     wall_s = (timeline.end_ms - timeline.begin_ms) / 1000
-    lost = sum(one.lost_steps for one in timeline.recoveries)
+    lost = sum(recovery.lost_steps for recovery in timeline.recoveries)
     facts = [
         (f"{timeline.goodput:.1%}", "of the time was useful (goodput)"),
         (f"{wall_s:,.1f} s", "from the first event to the last record"),
@@ -203,13 +203,13 @@ def _recoveries(timeline: Timeline) -> str:
             ),
         )
     )
-    return f"<h2>Recoveries</h2><table><tr>{head}</tr>{''.join(_recovery_row(timeline, one) for one in timeline.recoveries)}</table>"
+    return f"<h2>Recoveries</h2><table><tr>{head}</tr>{''.join(_recovery_row(timeline, recovery) for recovery in timeline.recoveries)}</table>"
 
 
-def _recovery_row(timeline: Timeline, one: Recovery) -> str:
+def _recovery_row(timeline: Timeline, recovery: Recovery) -> str:
     cells = "".join(
         f'<td class="n">{time_ms / 1000:,.2f} s</td>'
-        for time_ms in (one.unknown_ms, *one.parts, one.total_ms)
+        for time_ms in (recovery.unknown_ms, *recovery.parts, recovery.total_ms)
     )
-    at_s = (one.at_ms - timeline.begin_ms) / 1000
-    return f'<tr><td>{at_s:,.1f} s</td><td>{escape(one.because)}</td>{cells}<td class="n">{one.lost_steps}</td></tr>'
+    at_s = (recovery.at_ms - timeline.begin_ms) / 1000
+    return f'<tr><td>{at_s:,.1f} s</td><td>{escape(recovery.because)}</td>{cells}<td class="n">{recovery.lost_steps}</td></tr>'

@@ -62,17 +62,21 @@ class GenerationTimes(NamedTuple):
     @property
     def newest_step(self) -> int:
         """The highest that a rank recorded."""
-        return max((one.step for recorded in self.recorded.values() for one in recorded), default=0)
+        return max((interval.step for recorded in self.recorded.values() for interval in recorded), default=0)
 
     def passed_ms(self, step: int, commits: Iterable[StoredEvent]) -> int | None:
         """When the ranks had come to a step; None: never, as far as is known.
 
         Between two records the steps are taken to follow each other evenly.
         """
-        known_ms = [one.wall_ms for one in commits if (one.event.step or 0) >= step]
-        known_ms += [one.wall_ms for one in self.first_steps.values() if (one.event.step or 0) >= step]
+        known_ms = [commit.wall_ms for commit in commits if (commit.event.step or 0) >= step]
+        known_ms += [
+            first_step.wall_ms
+            for first_step in self.first_steps.values()
+            if (first_step.event.step or 0) >= step
+        ]
         for recorded in self.recorded.values():
-            known_ms += [_passed_ms(one, step) for one in recorded if one.step >= step][:1]
+            known_ms += [_passed_ms(interval, step) for interval in recorded if interval.step >= step][:1]
         return min(known_ms, default=None)
 
 
@@ -135,7 +139,7 @@ class TrainingTimes:
         if not plans or self.log.first_from(plans[-1][0], *GENERATION_ENDS) is not None:
             return last_ms
         newest = recorded.get(int(plans[-1][1].event.generation or 0), {})
-        return max([last_ms, *(one[-1].end_ms for one in newest.values())])
+        return max([last_ms, *(intervals[-1].end_ms for intervals in newest.values())])
 
     def _of_generation(
         self, position: int, plan: StoredEvent, recorded: Mapping[str, Sequence[RecordedInterval]]
@@ -171,11 +175,11 @@ class TrainingTimes:
     def _gone(self, generation: int, over_ms: int) -> dict[str, int]:
         """When the connections closed of the nodes that were never heard again in their generation."""
         found: dict[str, int] = {}
-        for one in self.log.in_generation(generation, EventKind.NODE_SUSPECTED, EventKind.NODE_RESUMED):
-            if one.wall_ms <= over_ms:
-                found.pop(str(one.event.node_id), None)
-                if one.event.kind is EventKind.NODE_SUSPECTED:
-                    found[str(one.event.node_id)] = one.wall_ms
+        for stored in self.log.in_generation(generation, EventKind.NODE_SUSPECTED, EventKind.NODE_RESUMED):
+            if stored.wall_ms <= over_ms:
+                found.pop(str(stored.event.node_id), None)
+                if stored.event.kind is EventKind.NODE_SUSPECTED:
+                    found[str(stored.event.node_id)] = stored.wall_ms
         return found
 
     def _found_dead(self, generation: int, position: int, over_ms: int) -> set[str]:
@@ -183,10 +187,10 @@ class TrainingTimes:
         restart = self.log.first_from(position, EventKind.SCHEDULER_RESTARTED)
         restarted_ms = over_ms + 1 if restart is None else self.log.events[restart].wall_ms
         found: set[str] = set()
-        for one in self.log.in_generation(generation, EventKind.NODE_LOST, EventKind.NODE_RESUMED):
-            if restarted_ms <= one.wall_ms <= over_ms:
-                change = found.add if one.event.kind is EventKind.NODE_LOST else found.discard
-                change(str(one.event.node_id))
+        for stored in self.log.in_generation(generation, EventKind.NODE_LOST, EventKind.NODE_RESUMED):
+            if restarted_ms <= stored.wall_ms <= over_ms:
+                change = found.add if stored.event.kind is EventKind.NODE_LOST else found.discard
+                change(str(stored.event.node_id))
         return found
 
     def _heard_until(
@@ -201,14 +205,16 @@ class TrainingTimes:
         restart = self.log.first_from(position, EventKind.SCHEDULER_RESTARTED)
         while restart is not None and restart < until:
             if not self._came_back(node, restart, until):
-                before = [one for one in commits if one <= events[restart].wall_ms]
+                before = [commit_ms for commit_ms in commits if commit_ms <= events[restart].wall_ms]
                 return max(first_ms, events[restart - 1].wall_ms, *before)
             restart = self.log.first_from(restart + 1, EventKind.SCHEDULER_RESTARTED)
         return self.end_ms if over is None else events[over].wall_ms
 
     def _came_back(self, node: str, restart: int, until: int) -> bool:
         events = self.log.events[restart:until]
-        return any(one.event.kind is EventKind.NODE_RESUMED and one.event.node_id == node for one in events)
+        return any(
+            stored.event.kind is EventKind.NODE_RESUMED and stored.event.node_id == node for stored in events
+        )
 
 
 def _trained(
@@ -225,7 +231,7 @@ def _trained(
             found[-1] = (found[-1][0], max(found[-1][1], interval.end_ms))
         else:
             found.append((interval.begin_ms, interval.end_ms))
-    end_ms = max([found[-1][1], *(one for one in commits if one <= over_ms)])
+    end_ms = max([found[-1][1], *(commit_ms for commit_ms in commits if commit_ms <= over_ms)])
     next_was_not_due_yet = seen and 0 < over_ms - end_ms <= recorded[-1].due_ms
     found[-1] = (found[-1][0], over_ms if next_was_not_due_yet else end_ms)
     return intersection(tuple(found), ((0, over_ms),))

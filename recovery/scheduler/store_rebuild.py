@@ -64,7 +64,7 @@ class Traces(msgspec.Struct, frozen=True, kw_only=True):
         """What was found, as the end of a sentence."""
         parts = [
             f"{name} (rank {past.rank}, run {past.run}, generation {past.generation}, job {past.job}, "
-            f"{len(past.held)} checkpoints, newest step {max((one.step for one in past.held), default=past.saved_step)})"
+            f"{len(past.held)} checkpoints, newest step {max((checkpoint.step for checkpoint in past.held), default=past.saved_step)})"
             for name, past in sorted(self.pasts.items(), key=lambda item: natural_key(item[0]))
         ]
         found = [f"the stores of its workers know it: {'; '.join(parts)}"] if parts else []
@@ -134,7 +134,9 @@ def scheduler_elsewhere(traces: Traces) -> SchedulerAddress | None:
 
 
 def _scheduler_of(path: Path, pasts: dict[NodeId, JobHistory]) -> SchedulerAddress | None:
-    for name in sorted(pasts, key=lambda one: (pasts[one].run, pasts[one].generation), reverse=True):
+    for name in sorted(
+        pasts, key=lambda node_id: (pasts[node_id].run, pasts[node_id].generation), reverse=True
+    ):
         # Who cannot be read any more, or is of an earlier release, says nothing.
         with contextlib.suppress(StoreError, RecoveryPathError):
             address = read_scheduler_address(path, name)
@@ -152,13 +154,13 @@ def _past_of(worker: WorkerRecords) -> JobHistory | None:
     """What a worker knows; None when it has seen no plan."""
     if worker.job is not None and worker.node is not None:
         past = rebuild.past_of(worker.job, worker.node, worker.generations, worker.checkpoints)
-        places = [(one.path, one.prefix) for one in worker.directories if one.run == past.run]
+        places = [(record.path, record.prefix) for record in worker.directories if record.run == past.run]
         return msgspec.structs.replace(past, held=_held(places, past.job, past.run, past.rank))
-    found = [one for place in worker.directories for one in _manifests(Path(place.path))]
+    found = [manifest for place in worker.directories for manifest in _manifests(Path(place.path))]
     if not found:
         return None
-    newest = max(found, key=lambda one: (one.run, one.generation, one.step))
-    places = [(one.path, one.prefix) for one in worker.directories if one.run == newest.run]
+    newest = max(found, key=lambda manifest: (manifest.run, manifest.generation, manifest.step))
+    places = [(record.path, record.prefix) for record in worker.directories if record.run == newest.run]
     return JobHistory(
         job=newest.job,
         run=RunId(newest.run),
@@ -291,7 +293,7 @@ def _node(traces: Traces, built: Rebuilt, name: NodeId) -> NodeRecord:
         host=known.host if known is not None else "",
         pid=known.pid if known is not None else 0,
         generation=past.generation,
-        step=max((one.step for one in past.held), default=0),
+        step=max((checkpoint.step for checkpoint in past.held), default=0),
         reason=rebuild.OF_REBUILT_STORE,
     )
 

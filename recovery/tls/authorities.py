@@ -43,19 +43,19 @@ def read_authorities(path: Path, now: datetime.datetime) -> tuple[x509.Certifica
             # Private authorities with a serial number of 0 are about; a release that refuses them raises ValueError.
             warnings.simplefilter("ignore", CryptographyDeprecationWarning)
             found = tuple(x509.load_pem_x509_certificates(data))
-        for one in found:
-            look_into(one)
+        for certificate in found:
+            look_into(certificate)
     except UNREADABLE:
         raise ChannelFileError(
             "CA_FILE", file=file, reason="holds no PEM certificate that can be read"
         ) from None
-    for one in found:
-        _check(one, file, now)
+    for certificate in found:
+        _check(certificate, file, now)
     return found
 
 
-def _check(one: x509.Certificate, file: str, now: datetime.datetime) -> None:
-    if not is_authority(one):
-        raise ChannelFileError("CA_NOT_CA", file=file, subject=subject_of(one))
-    check_time(one, file=file, now=now, expired="TLS_CA_EXPIRED")
-    check_strength(one, file=file)
+def _check(certificate: x509.Certificate, file: str, now: datetime.datetime) -> None:
+    if not is_authority(certificate):
+        raise ChannelFileError("CA_NOT_CA", file=file, subject=subject_of(certificate))
+    check_time(certificate, file=file, now=now, expired="TLS_CA_EXPIRED")
+    check_strength(certificate, file=file)

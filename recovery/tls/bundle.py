@@ -40,7 +40,9 @@ class Bundle(NamedTuple):
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
         certificates = (self.certificate, *self.chain)
-        return key + b"".join(one.public_bytes(serialization.Encoding.PEM) for one in certificates)
+        return key + b"".join(
+            certificate.public_bytes(serialization.Encoding.PEM) for certificate in certificates
+        )
 
 
 def read_bundle(path: Path, password: bytes | None, *, field: str, argument: str) -> Bundle:
@@ -59,17 +61,17 @@ def read_bundle(path: Path, password: bytes | None, *, field: str, argument: str
     found = _opened(read_secret(path, field), password, file=file, field=field, argument=argument)
     if found.key is None:
         raise ChannelFileError("P12_NO_KEY", file=file, field=field)
-    others = [one.certificate for one in found.additional_certs]
+    others = [extra.certificate for extra in found.additional_certs]
     try:
-        for one in (*others, *([found.cert.certificate] if found.cert is not None else [])):
-            look_into(one)
+        for certificate in (*others, *([found.cert.certificate] if found.cert is not None else [])):
+            look_into(certificate)
     except UNREADABLE:
         reason = "a certificate in it cannot be read"
         raise ChannelFileError(
             "P12_FORMAT", file=file, field=field, reason=reason, next_step=_AGAIN
         ) from None
-    chain = tuple(one for one in others if is_authority(one))
-    leaves = [one for one in others if not is_authority(one)]
+    chain = tuple(certificate for certificate in others if is_authority(certificate))
+    leaves = [certificate for certificate in others if not is_authority(certificate)]
     # OpenSSL looks for the certificate of the key, and gives none where none is.
     if found.cert is None:
         if not leaves:

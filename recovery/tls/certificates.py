@@ -208,10 +208,17 @@ def chain_of(
     chain = [leaf]
     while len(chain) <= _DEPTH_MAX:
         last = chain[-1]
-        trusted = next((one for one in authorities if signed_by(last, one)), None)
+        trusted = next((authority for authority in authorities if signed_by(last, authority)), None)
         if trusted is not None:
             return (*chain, trusted)
-        above = next((one for one in between if one not in chain and signed_by(last, one)), None)
+        above = next(
+            (
+                certificate
+                for certificate in between
+                if certificate not in chain and signed_by(last, certificate)
+            ),
+            None,
+        )
         if above is None:
             return None
         chain.append(above)

@@ -128,20 +128,23 @@ class Channel:
         files = found.files
         held = [
             (found.own.certificate, found.own.file),
-            *((one, str(files.ca_cert)) for one in found.trusted),
+            *((authority, str(files.ca_cert)) for authority in found.trusted),
         ]
-        ends = [(f"{certificates.subject_of(one)} in {file}", one.not_valid_after_utc) for one, file in held]
+        ends = [
+            (f"{certificates.subject_of(certificate)} in {file}", certificate.not_valid_after_utc)
+            for certificate, file in held
+        ]
         notes = [
             note
             for what, end in ends
             if end - now <= files.expire_warning_days * _DAY
             and (note := self._once_a_day(what, end, now)) is not None
         ]
-        for one in found.lists:
-            until, since = one.next_update_utc, one.last_update_utc
+        for crl in found.lists:
+            until, since = crl.next_update_utc, crl.last_update_utc
             # A list may be renewed every day: what counts is the last tenth of its time.
             if until is not None and now > until - (until - since) / 10:
-                name = f"the list of {certificates.printable(one.issuer)} in {files.crl}"
+                name = f"the list of {certificates.printable(crl.issuer)} in {files.crl}"
                 note = self._once_a_day(name, until, now)
                 notes += [note] if note is not None else []
         return notes
@@ -190,13 +193,13 @@ def _content(path: Path | None) -> bytes:
 
 def _not_newer(before: Material, after: Material) -> list[Note]:
     notes = []
-    for one in after.lists:
-        number = revocation.number_of(one)
+    for new in after.lists:
+        number = revocation.number_of(new)
         for old in before.lists:
             old_number = revocation.number_of(old)
-            if old.issuer != one.issuer or old == one or number is None or old_number is None:
+            if old.issuer != new.issuer or old == new or number is None or old_number is None:
                 continue
             if number <= old_number:
-                text = f"TLS_CRL_NOT_NEWER: the list of {certificates.printable(one.issuer)} has number {number}, the one before had {old_number}"
+                text = f"TLS_CRL_NOT_NEWER: the list of {certificates.printable(new.issuer)} has number {number}, the one before had {old_number}"
                 notes.append(Note("tls_list_not_newer", text))
     return notes

@@ -38,7 +38,7 @@ def list_of(place: Path, now: datetime.datetime) -> list[Listed]:
     """
     authority = Authority(place, now)
     known = authority.revoked()
-    return [_listed(one, known, now) for one in (authority.certificate, *authority.issued())]
+    return [_listed(certificate, known, now) for certificate in (authority.certificate, *authority.issued())]
 
 
 def _listed(

@@ -92,7 +92,7 @@ class Authority:
             server: it may listen, too.
         """
         key = ec.generate_private_key(ec.SECP256R1())
-        alternative = [*(x509.UniformResourceIdentifier(one) for one in uris), *map(_general_name, hosts)]
+        alternative = [*(x509.UniformResourceIdentifier(uri) for uri in uris), *map(_general_name, hosts)]
         builder = (
             _builder(name, key, self._now, days)
             .issuer_name(self.certificate.subject)
@@ -129,8 +129,8 @@ class Authority:
             .add_extension(x509.CRLNumber(number), critical=False)
             .add_extension(self._key_id, critical=False)
         )
-        for one in revoked:
-            builder = builder.add_revoked_certificate(one)
+        for entry in revoked:
+            builder = builder.add_revoked_certificate(entry)
         signed = builder.sign(self._key, hashes.SHA256())
         write(self._place / LIST, signed.public_bytes(serialization.Encoding.PEM), 0o644)
 
@@ -158,7 +158,10 @@ class Authority:
             UsageError: one is damaged.
         """
         found = [_certificate(path) for path in (self._place / ISSUED).glob("*.crt")]
-        return sorted(found, key=lambda one: (common_name(one.subject), one.not_valid_before_utc))
+        return sorted(
+            found,
+            key=lambda certificate: (common_name(certificate.subject), certificate.not_valid_before_utc),
+        )
 
     def revoke(self, name: str) -> list[x509.Certificate]:
         """Take back every certificate of a name; gives those that were not taken back before.
@@ -171,25 +174,27 @@ class Authority:
 
     def _revoke(self, name: str) -> list[x509.Certificate]:
         known = self.revoked()
-        of_name = [one for one in self.issued() if common_name(one.subject) == name]
+        of_name = [certificate for certificate in self.issued() if common_name(certificate.subject) == name]
         if not of_name:
-            names = ", ".join(dict.fromkeys(common_name(one.subject) for one in self.issued()))
+            names = ", ".join(
+                dict.fromkeys(common_name(certificate.subject) for certificate in self.issued())
+            )
             raise UsageError(
                 field=ascii(name),
                 reason=f"{self._place} has issued no certificate of that name",
                 next_step=f"It knows {names or 'none'}.",
             )
         new = [
-            one
-            for one in of_name
-            if known.get_revoked_certificate_by_serial_number(one.serial_number) is None
+            certificate
+            for certificate in of_name
+            if known.get_revoked_certificate_by_serial_number(certificate.serial_number) is None
         ]
         entries = [
             x509.RevokedCertificateBuilder()
-            .serial_number(one.serial_number)
+            .serial_number(certificate.serial_number)
             .revocation_date(self._now - _CLOCKS_APART)
             .build()
-            for one in new
+            for certificate in new
         ]
         self.publish([*known, *entries], (number_of(known) or 0) + 1)
         return new

@@ -37,7 +37,7 @@ class Material:
 
     def trusted_pem(self) -> str:
         """The authorities, as OpenSSL loads them."""
-        pieces = [one.public_bytes(serialization.Encoding.PEM) for one in self.trusted]
+        pieces = [certificate.public_bytes(serialization.Encoding.PEM) for certificate in self.trusted]
         return b"".join(pieces).decode("ascii")
 
     def traces(self, certificate: x509.Certificate) -> bool:
@@ -123,11 +123,11 @@ def _chain(
             issuer=certificates.printable(own.certificate.issuer),
             issuer_key=certificates.wanted_key_id(own.certificate),
             ca_file=ca_file,
-            ca_keys=", ".join(certificates.key_id(one) for one in trusted),
+            ca_keys=", ".join(certificates.key_id(authority) for authority in trusted),
         )
-    for one in chain[1:-1]:
-        certificates.check_time(one, file=own.file, now=now)
-        certificates.check_strength(one, file=own.file)
+    for certificate in chain[1:-1]:
+        certificates.check_time(certificate, file=own.file, now=now)
+        certificates.check_strength(certificate, file=own.file)
     return chain
 
 

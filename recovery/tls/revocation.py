@@ -51,8 +51,8 @@ def read_revocation_lists(
     file = str(path)
     data = read_public(path, "crl_path")
     found = _parsed(data, file)
-    for one in found:
-        _check(one, authorities, now, file=file, ca_file=ca_file)
+    for crl in found:
+        _check(crl, authorities, now, file=file, ca_file=ca_file)
     return found
 
 
@@ -67,8 +67,11 @@ def demand(
     Raises:
         CertificateError: one has none.
     """
-    issuers = {one.issuer for one in lists}
-    needed = [*(one.issuer for one in chain), *(one.subject for one in authorities)]
+    issuers = {crl.issuer for crl in lists}
+    needed = [
+        *(certificate.issuer for certificate in chain),
+        *(authority.subject for authority in authorities),
+    ]
     missing = next((issuer for issuer in needed if issuer not in issuers), None)
     if missing is not None:
         raise CertificateError("TLS_CRL_MISSING_ISSUER", file=file, issuer=printable(missing))
@@ -79,22 +82,22 @@ def revoked_in(
 ) -> tuple[x509.Certificate, x509.RevokedCertificate] | None:
     """The first certificate of the chain that is taken back, and its entry; None: none is."""
     for certificate in chain:
-        for one in lists:
-            if one.issuer == certificate.issuer:
-                entry = _entry_of(certificate, one)
+        for crl in lists:
+            if crl.issuer == certificate.issuer:
+                entry = _entry_of(certificate, crl)
                 if entry is not None:
                     return certificate, entry
     return None
 
 
-def _entry_of(certificate: x509.Certificate, one: List) -> x509.RevokedCertificate | None:
+def _entry_of(certificate: x509.Certificate, crl: List) -> x509.RevokedCertificate | None:
     serial = serial_of(certificate)
     if serial >= 0:
-        return one.get_revoked_certificate_by_serial_number(serial)
+        return crl.get_revoked_certificate_by_serial_number(serial)
     # What looks it up takes no negative number.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return next((entry for entry in one if entry.serial_number == serial), None)
+        return next((entry for entry in crl if entry.serial_number == serial), None)
 
 
 def number_of(one: List) -> int | None:
@@ -108,7 +111,7 @@ def number_of(one: List) -> int | None:
 
 def pem_of(lists: Sequence[List]) -> str:
     """Only the lists, whatever else stood in their file."""
-    return b"".join(one.public_bytes(serialization.Encoding.PEM) for one in lists).decode("ascii")
+    return b"".join(crl.public_bytes(serialization.Encoding.PEM) for crl in lists).decode("ascii")
 
 
 def _parsed(data: bytes, file: str) -> tuple[List, ...]:
@@ -128,16 +131,16 @@ def _parsed(data: bytes, file: str) -> tuple[List, ...]:
 
 
 def _check(
-    one: List, authorities: Sequence[x509.Certificate], now: datetime.datetime, *, file: str, ca_file: str
+    crl: List, authorities: Sequence[x509.Certificate], now: datetime.datetime, *, file: str, ca_file: str
 ) -> None:
     try:
-        issuer = printable(one.issuer)
-        signers = [authority for authority in authorities if authority.subject == one.issuer]
-        signer = next((signer for signer in signers if one.is_signature_valid(signer.public_key())), None)  # type: ignore[arg-type]  # a kind that cannot sign is a TypeError
-        begin, end = one.last_update_utc, one.next_update_utc
-        _ = [entry.revocation_date_utc for entry in one], one.extensions
+        issuer = printable(crl.issuer)
+        signers = [authority for authority in authorities if authority.subject == crl.issuer]
+        signer = next((signer for signer in signers if crl.is_signature_valid(signer.public_key())), None)  # type: ignore[arg-type]  # a kind that cannot sign is a TypeError
+        begin, end = crl.last_update_utc, crl.next_update_utc
+        _ = [entry.revocation_date_utc for entry in crl], crl.extensions
     except UNREADABLE:
-        raise ChannelFileError("TLS_CRL_UNREADABLE", file=file, size=len(one.tbs_certlist_bytes)) from None
+        raise ChannelFileError("TLS_CRL_UNREADABLE", file=file, size=len(crl.tbs_certlist_bytes)) from None
     if signer is None:
         raise CertificateError("TLS_CRL_BAD_SIGNATURE", file=file, issuer=issuer, ca_file=ca_file)
     if not may_sign_lists(signer):

@@ -45,7 +45,7 @@ def _of(tree: Any) -> str:
             described = repr(leaf) if type(leaf) in _PLAIN else type(leaf).__qualname__
         sha256.update(f"{where} = {described}\n".encode(errors="backslashreplace"))
     # Read when all are under way: a device is waited for once, and not once for each tensor.
-    sha256.update(repr([int(one) for one in sums]).encode())
+    sha256.update(repr([int(total) for total in sums]).encode())
     return sha256.hexdigest()
 
 

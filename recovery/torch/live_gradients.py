@@ -118,7 +118,7 @@ def _version(gradient: torch.Tensor) -> int:
 
 def _places(gradients: Mapping[str, torch.Tensor]) -> set[int]:
     # Of what is sparse nobody knows: it has the place of all others like it, so it is copied, and cannot be sent.
-    return {_place(one) if one.layout is torch.strided else 0 for one in gradients.values()}
+    return {_place(gradient) if gradient.layout is torch.strided else 0 for gradient in gradients.values()}
 
 
 def _place(gradient: torch.Tensor) -> int:

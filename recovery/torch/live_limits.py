@@ -52,7 +52,7 @@ def too_large(small: Mapping[str, Any]) -> str:
     sizes = {name: sum(_sizes(tree)) for name, tree in small.items()}
     if sum(sizes.values()) <= SMALL_BYTES_MAX:
         return ""
-    name = max(sizes, key=lambda one: sizes[one])
+    name = max(sizes, key=lambda part: sizes[part])
     return (
         f"The states of {', '.join(sizes)} have {sum(sizes.values())} bytes, most of them in {name}: "
         f"more than {SMALL_BYTES_MAX} are not copied at every step."

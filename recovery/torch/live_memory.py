@@ -57,7 +57,7 @@ class LiveMemory:
         parts.follow_keys(self._seed)
         self._trained = list(parts.parameters.values())
         # What is spread over the ranks counts its changes, and may be changed through this rank's part as well.
-        parts_here = [spread.local(one) for one in self._trained if spread.is_spread(one)]
+        parts_here = [spread.local(parameter) for parameter in self._trained if spread.is_spread(parameter)]
         self._counted = [*self._trained, *parts_here]
         self._kept = Kept()
         self._buffers = KeptBuffers(parts.buffers, mirrors=parts.takes_buffers_of_rank_0(), known=mirrored)
@@ -224,7 +224,7 @@ class LiveMemory:
 
     def _changed(self) -> str:
         names = list(self._parts.parameters)
-        names += [name for name, one in self._parts.parameters.items() if spread.is_spread(one)]
+        names += [name for name, parameter in self._parts.parameters.items() if spread.is_spread(parameter)]
         for name, tensor, version in zip(names, self._counted, self._versions, strict=True):
             if tensor._version != version:  # noqa: SLF001 - counts changes in place
                 return f"parameter {name} was changed outside of an optimizer"

@@ -56,13 +56,16 @@ def of_file(payload: Mapping[str, Any]) -> Mapping[str, Any]:
     """A payload with plain names throughout, whichever release wrote it."""
     parts = {name: [_renamed(state) for state in states] for name, states in payload["parts"].items()}
     if all(
-        one is other for name in parts for one, other in zip(parts[name], payload["parts"][name], strict=True)
+        state is other
+        for name in parts
+        for state, other in zip(parts[name], payload["parts"][name], strict=True)
     ):
         return payload
     renamed = {**payload, "parts": parts}
     if "gradients" in payload:
         renamed["gradients"] = {
-            (part, number, plain(name)): one for (part, number, name), one in payload["gradients"].items()
+            (part, number, plain(name)): gradient
+            for (part, number, name), gradient in payload["gradients"].items()
         }
     if payloads.SHARDS in payload:
         shards = payload[payloads.SHARDS]

@@ -112,7 +112,7 @@ class Saved:
                     no_dist=True,
                 )
         except CheckpointException as error:
-            reason = "; ".join(str(one[0]) for one in error.failures.values())
+            reason = "; ".join(str(failure[0]) for failure in error.failures.values())
             raise unfit(str(self._whole.paths[0].parent), reason) from error
 
     def metadata(self, at: At) -> TensorStorageMetadata:

@@ -115,18 +115,18 @@ class _Comparison:
             if not isinstance(now, dict):
                 yield where, f"it was a {type(saved).__name__} and is a {type(now).__name__}"
                 return
-            for key, one in saved.items():
+            for key, entry in saved.items():
                 inner = f"[{key!r}]"
                 if key in now:
-                    yield from self.differences(one, now[key], where + inner)
+                    yield from self.differences(entry, now[key], where + inner)
                 else:
                     yield where + inner, "it is missing"
         elif isinstance(saved, (list, tuple)):
             if not isinstance(now, (list, tuple)) or len(saved) != len(now):
                 yield where, f"it was {_shown(saved)} and is {_shown(now)}"
                 return
-            for position, (one, other) in enumerate(zip(saved, now, strict=True)):
-                yield from self.differences(one, other, f"{where}[{position}]")
+            for position, (entry, other) in enumerate(zip(saved, now, strict=True)):
+                yield from self.differences(entry, other, f"{where}[{position}]")
         elif not _same_value(saved, now):
             yield where, f"it was {_shown(saved)} and is {_shown(now)}"
 
@@ -174,10 +174,10 @@ def _as_saved(saved: Any, loaded: Any) -> Any:
     if isinstance(saved, dict) and isinstance(loaded, dict):
         # Of the kind that was loaded: an optimizer's own entries may have defaults.
         changed = copy.copy(loaded)
-        changed.update({key: _as_saved(one, loaded[key]) for key, one in saved.items() if key in loaded})
+        changed.update({key: _as_saved(entry, loaded[key]) for key, entry in saved.items() if key in loaded})
         return changed
     if type(saved) in (list, tuple) and type(loaded) is type(saved) and len(loaded) == len(saved):
-        return type(saved)(_as_saved(one, other) for one, other in zip(saved, loaded, strict=True))
+        return type(saved)(_as_saved(entry, other) for entry, other in zip(saved, loaded, strict=True))
     return copy.deepcopy(saved)
 
 

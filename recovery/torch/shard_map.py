@@ -39,15 +39,15 @@ def mapped(value: Any, change: Callable[[At, Any], Any], at: At = ()) -> Any:
     if changed is not value:
         return changed
     if isinstance(value, dict):
-        inner = {key: mapped(one, change, (*at, key)) for key, one in value.items()}
-        if all(inner[key] is one for key, one in value.items()):
+        inner = {key: mapped(item, change, (*at, key)) for key, item in value.items()}
+        if all(inner[key] is item for key, item in value.items()):
             return value
         # A module's state_dict carries the versions of its parts as an attribute.
         copied = copy.copy(value)
         copied.update(inner)
         return copied
     if type(value) in (list, tuple):
-        items = [mapped(one, change, (*at, position)) for position, one in enumerate(value)]
+        items = [mapped(item, change, (*at, position)) for position, item in enumerate(value)]
         return value if all(a is b for a, b in zip(items, value, strict=True)) else type(value)(items)
     return value
 
@@ -57,11 +57,11 @@ def tensors_in(value: Any, at: At = ()) -> Iterator[tuple[At, torch.Tensor]]:
     if isinstance(value, torch.Tensor):
         yield at, value
     elif isinstance(value, dict):
-        for key, one in value.items():
-            yield from tensors_in(one, (*at, key))
+        for key, item in value.items():
+            yield from tensors_in(item, (*at, key))
     elif isinstance(value, (list, tuple)):
-        for position, one in enumerate(value):
-            yield from tensors_in(one, (*at, position))
+        for position, item in enumerate(value):
+            yield from tensors_in(item, (*at, position))
 
 
 def split(payload: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def join(payload: Mapping[str, Any], meshes: Mapping[MeshKey, DeviceMesh]) -> di
             stride=tuple(entry["stride"]),
         )
 
-    return {name: mapped(one, change, (name,)) for name, one in payload.items() if name != SHARDS}
+    return {name: mapped(part, change, (name,)) for name, part in payload.items() if name != SHARDS}
 
 
 def key_of(mesh: DeviceMesh) -> MeshKey:

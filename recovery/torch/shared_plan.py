@@ -20,7 +20,7 @@ def owners(storage_bytes: Mapping[int, int], world_size: int) -> dict[int, int]:
     """
     loads = [0] * world_size
     owner: dict[int, int] = {}
-    for number, size in sorted(storage_bytes.items(), key=lambda one: (-one[1], one[0])):
+    for number, size in sorted(storage_bytes.items(), key=lambda item: (-item[1], item[0])):
         rank = loads.index(min(loads))
         owner[number] = rank
         loads[rank] += size

@@ -52,7 +52,9 @@ class SharedPieces:
         """SHA-256 of the state that all ranks share."""
         owner = owners(shared.storage_bytes, world_size)
         mine = {
-            number: one for number, one in shared.tensors.items() if owner[shared.storage[number]] == rank
+            number: tensor
+            for number, tensor in shared.tensors.items()
+            if owner[shared.storage[number]] == rank
         }
         # Copied together: what shares a storage still does.
         self._part = copy.deepcopy(mine)
@@ -98,11 +100,11 @@ class _Shared:
                 state = {"": state}  # noqa: PLW2901 - one case for both below
             own = {key for key in state if kept(name, str(key))}
             self.kept.extend((name, str(key)) for key in own)
-            trees.append({key: one for key, one in state.items() if key not in own})
+            trees.append({key: entry for key, entry in state.items() if key not in own})
             numbered = copy.copy(state)
-            for key, one in state.items():
+            for key, entry in state.items():
                 if key not in own:
-                    numbered[key] = self._number(one, name)
+                    numbered[key] = self._number(entry, name)
             cut.append(numbered if set(state) != {""} else numbered[""])
         if any(trees):
             self.trees[name] = trees
@@ -112,11 +114,11 @@ class _Shared:
         if type(value) in (dict, OrderedDict):
             # With its attributes: a module's state has versions beside it.
             numbered = copy.copy(value)
-            for key, one in value.items():
-                numbered[key] = self._number(one, part)
+            for key, entry in value.items():
+                numbered[key] = self._number(entry, part)
             return numbered
         if type(value) in (list, tuple):
-            return type(value)(self._number(one, part) for one in value)
+            return type(value)(self._number(item, part) for item in value)
         if isinstance(value, torch.Tensor):
             return self._add(value, part)
         return value
@@ -172,7 +174,7 @@ def join(side: Path, parts: Sequence[Path], replicated: str) -> dict[str, Any]:
     payload = dict(own["state"])
     payload["parts"] = {name: _filled(states, tensors) for name, states in payload["parts"].items()}
     # As it was saved: what the program shares today may be more or less.
-    shared, kept = _Shared(), {tuple(one) for one in own["kept"]}
+    shared, kept = _Shared(), {tuple(pair) for pair in own["kept"]}
     for name, states in payload["parts"].items():
         shared.part(name, states, lambda part, key: (part, key) in kept)
     if fingerprint.joined(fingerprint.of_parts(shared.trees)) != replicated:
@@ -195,11 +197,11 @@ def _loaded(path: Path, holds: str) -> dict[str, Any]:
 
 def _filled(value: Any, tensors: Mapping[int, torch.Tensor]) -> Any:
     if type(value) in (dict, OrderedDict):
-        for key, one in value.items():
-            value[key] = _filled(one, tensors)
+        for key, item in value.items():
+            value[key] = _filled(item, tensors)
         return value
     if type(value) is tuple and len(value) == 2 and value[0] == _MARK:  # noqa: PLR2004 - mark and number
         return tensors[value[1]]
     if type(value) in (list, tuple):
-        return type(value)(_filled(one, tensors) for one in value)
+        return type(value)(_filled(item, tensors) for item in value)
     return value

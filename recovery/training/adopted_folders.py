@@ -241,7 +241,7 @@ class _Adopter:
 
     def _forget_gone(self) -> None:
         """A framework may remove its folders itself: the manifest of one that is gone goes too."""
-        for folder in [one for one in self._adopted if not one.exists()]:
+        for folder in [adopted for adopted in self._adopted if not adopted.exists()]:
             # A manifest without its folder is no checkpoint, so one that stays does no harm.
             with contextlib.suppress(OSError):
                 remove(folder, rank=self._session.rank)

@@ -120,9 +120,9 @@ def leaving() -> EarlyExit | None:
     """
     standing = _standing(sys._getframe(1))  # noqa: SLF001 - no other way to it
     outside = next((frame for frame in standing if frame.f_globals["__name__"] not in _OURS), standing[-1])
-    for one in gc.get_objects():
-        if _is_exit(type(one)) and _is_on_its_way(one, standing):
-            return seen(one, at=outside)
+    for candidate in gc.get_objects():
+        if _is_exit(type(candidate)) and _is_on_its_way(candidate, standing):
+            return seen(candidate, at=outside)
     return None
 
 

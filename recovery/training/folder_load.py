@@ -27,11 +27,11 @@ def check_others(folder: Path, own: Manifest) -> None:
 
     Cost: reads the files of the other ranks once.
     """
-    known = {one.name for one in own.files}
+    known = {file.name for file in own.files}
     if names.manifest_beside(folder, own.rank) != names.manifest_path(folder):
         for rank in range(own.world_size):
             if rank != own.rank:
-                known.update(one.name for one in _checked(folder, rank, own).files)
+                known.update(file.name for file in _checked(folder, rank, own).files)
     _name_unknown(folder, known)
 
 

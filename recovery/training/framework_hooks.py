@@ -38,15 +38,15 @@ def warm_up(others: Sequence[Callable[[], object]], is_planned: Callable[[float]
         others: called besides.
         is_planned: waits for the first plan, so many seconds at most, and says whether there is one.
     """
-    imported = [one for one in warm_ups if sys.modules.keys() >= set(one.imports)]
-    for one in warm_ups:
-        if one not in imported:
-            one.run()
+    imported = [hook for hook in warm_ups if sys.modules.keys() >= set(hook.imports)]
+    for hook in warm_ups:
+        if hook not in imported:
+            hook.run()
     for call in others:
         call()
     if imported and not is_planned(_PLAN_SOON_S):
-        for one in imported:
-            one.run()
+        for hook in imported:
+            hook.run()
 
 
 def run_joined(rank: int | None) -> None:

@@ -64,7 +64,7 @@ class MemoryCheckpoints:
         self._prefix, self._every_steps = prefix, settings.every_steps
         self._layout = Layout.RANK if layout is Layout.SHARED else layout
         session.checkpoint_directory(self._directory, prefix)
-        held = [one for one in self._held(session) if one.step <= session.step]
+        held = [checkpoint for checkpoint in self._held(session) if checkpoint.step <= session.step]
         self._keep_only(held)
         share = (memory_tier.free_bytes(settings.base) + _bytes_of(held)) // _SHARE
         self._bytes_max = settings.bytes_max or share // session.local_world_size
@@ -129,7 +129,7 @@ class MemoryCheckpoints:
 
     def _keep_only(self, kept: list[HeldCheckpoint]) -> None:
         """Remove everything else: memory is too scarce for what is damaged, rolled back or was never finished."""
-        pinned = {Path(one.path).stem for one in kept}
+        pinned = {Path(checkpoint.path).stem for checkpoint in kept}
         for file in sorted(self._directory.iterdir()):
             if file.stem in pinned and not file.name.startswith("."):
                 continue
@@ -150,4 +150,4 @@ def _home_of(session: Session) -> MemoryHome:
 
 
 def _bytes_of(held: list[HeldCheckpoint]) -> int:
-    return sum(one.file_bytes for one in held)
+    return sum(checkpoint.file_bytes for checkpoint in held)

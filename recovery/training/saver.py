@@ -110,7 +110,7 @@ class Saver:
     ) -> StagedCheckpoint | None:
         bounded = _Bounded(target.left_bytes)
         try:
-            return stage(target.directory, [bounded.content(one) for one in contents])
+            return stage(target.directory, [bounded.content(content) for content in contents])
         except Exception as error:
             # torch.save makes an error of its own of what its stream raises.
             if bounded.is_exceeded and target.left_bytes is not None:

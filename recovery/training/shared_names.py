@@ -41,6 +41,6 @@ def free_prefix(directory: Path, prefix: str, *, job: str, run: int, world_size:
     candidates = itertools.chain((prefix,), (f"{prefix}_{number}" for number in itertools.count(1)))
     for candidate in candidates:  # pragma: no branch - a directory is finite, so an unused number comes
         wanted = [rank_prefix(candidate, rank) for rank in range(world_size)]
-        if all(catalogue.free_prefix(directory, one, job=job, run=run) == one for one in wanted):
+        if all(catalogue.free_prefix(directory, name, job=job, run=run) == name for name in wanted):
             break
     return candidate

@@ -209,7 +209,7 @@ class ConnectionLimiter(web.Server):
     def descriptors(self) -> list[int]:
         """The sockets of all connections, for those who must close them in a forked child."""
         raw = (accepted.transport.get_extra_info("socket") for accepted in list(self._accepted.values()))
-        return [one.fileno() for one in raw if one is not None and one.fileno() >= 0]
+        return [sock.fileno() for sock in raw if sock is not None and sock.fileno() >= 0]
 
     def abort_all(self) -> None:
         """Close every socket at once."""

@@ -122,7 +122,7 @@ class FileServer:
 
     def descriptors(self) -> list[int]:
         """The port and the connections, for those who must close them in a forked child."""
-        listening = [one.fileno() for listener in self._listeners for one in listener.sockets]
+        listening = [sock.fileno() for listener in self._listeners for sock in listener.sockets]
         return [*listening, *self._limiter.descriptors()] if listening else []
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:

@@ -93,7 +93,7 @@ async def _look(
     now = _Judgement(clock.monotonic_ms(), channel.material)
     if now.by is before.by and now.at_ms - before.at_ms < JUDGE_MS:
         return before
-    peers = [one for one in connections.values() if one.certificate is not None]
+    peers = [peer for peer in connections.values() if peer.certificate is not None]
     for peer, reason in await asyncio.to_thread(_judge, channel, peers):
         _logger.warning("event=tls_peer_dropped peer=%s reason=%r", peer.peer, reason)
         peer.cut_off(reason)

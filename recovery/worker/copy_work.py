@@ -127,10 +127,10 @@ class CopyWork:
         """
         if self._copies is None:
             return ()
-        for one in own:
-            if one.is_folder:
+        for checkpoint in own:
+            if checkpoint.is_folder:
                 continue
-            self._copies.note_own(one.digest, one.path)
+            self._copies.note_own(checkpoint.digest, checkpoint.path)
         self._copies.sweep(job)
         return tuple(
             HeldCopy(rank=whose, checkpoint=found)
@@ -140,7 +140,7 @@ class CopyWork:
 
 
 def _retain(copies: Copies, effect: RetainCopies) -> None:
-    began = [(one.generation, one.step) for one in effect.began]
+    began = [(start.generation, start.step) for start in effect.began]
     try:
         copies.keep_only(
             effect.job,

@@ -293,7 +293,11 @@ class Executor:
         except Exception as error:  # noqa: BLE001 - a line says what it was
             _say("event=store_not_asked %s", error)
             return found
-        held = sorted((*found.held, *brought), key=lambda one: (one.step, one.generation), reverse=True)
+        held = sorted(
+            (*found.held, *brought),
+            key=lambda checkpoint: (checkpoint.step, checkpoint.generation),
+            reverse=True,
+        )
         return msgspec.structs.replace(found, held=tuple(held))
 
     async def _find_copies(

@@ -36,7 +36,9 @@ class NotFetchedError(Exception):
             own_reason: what is wrong on this side; empty: nothing.
         """
         self.faults, self.own_reason = tuple(faults), own_reason
-        super().__init__(own_reason or "; ".join(f"{one.source.node_id}: {one.reason}" for one in faults))
+        super().__init__(
+            own_reason or "; ".join(f"{fault.source.node_id}: {fault.reason}" for fault in faults)
+        )
 
 
 class FetchResult(NamedTuple):

@@ -108,8 +108,12 @@ class Copies:
         except OSError as error:
             raise CheckpointWriteError(path=directory, reason=reason_of(error)) from error
         here = self.held(order.job, copy.run)
-        others = [one for rank, one in here if (rank, one.step) != (order.rank, copy.step)]
-        held_bytes = sum(one.file_bytes for one in others if tier_of(one.path) is Tier.MEMORY)
+        others = [
+            checkpoint for rank, checkpoint in here if (rank, checkpoint.step) != (order.rank, copy.step)
+        ]
+        held_bytes = sum(
+            checkpoint.file_bytes for checkpoint in others if tier_of(checkpoint.path) is Tier.MEMORY
+        )
         bytes_max = self._memory.bytes_max(held_bytes)
         if held_bytes + copy.file_bytes > bytes_max:
             reason = f"it takes {copy.file_bytes} bytes, and {held_bytes} of the {bytes_max} for copies in memory are taken (MS_MEMORY_CHECKPOINT_BYTES)"
@@ -154,9 +158,9 @@ class Copies:
         found: list[tuple[Rank, HeldCheckpoint]] = []
         for rank, directory in self._ranks(job, run):
             for held in self._look(directory, job, run, rank).held:
-                if (rank, held.step) not in {(known, one.step) for known, one in found}:
+                if (rank, held.step) not in {(known, checkpoint.step) for known, checkpoint in found}:
                     found.append((rank, held))
-        return tuple(sorted(found, key=lambda one: (-one[1].step, one[0])))
+        return tuple(sorted(found, key=lambda pair: (-pair[1].step, pair[0])))
 
     def keep_only(self, job: str, run: RunId, keeps: Callable[[Rank, HeldCheckpoint], bool]) -> None:
         """Remove the others, also what is left of one whose files are not all there. What cannot be removed stays, and is logged.
@@ -168,13 +172,15 @@ class Copies:
         """
         for rank, directory in self._ranks(job, run):
             found = self._look(directory, job, run, rank)
-            for one in (*found.held, *found.remains):
-                if keeps(rank, one):
+            for checkpoint in (*found.held, *found.remains):
+                if keeps(rank, checkpoint):
                     continue
                 try:
-                    remove(Path(one.path))
+                    remove(Path(checkpoint.path))
                 except OSError as error:
-                    _logger.warning("event=copy_not_removed path=%s reason=%r", one.path, reason_of(error))
+                    _logger.warning(
+                        "event=copy_not_removed path=%s reason=%r", checkpoint.path, reason_of(error)
+                    )
 
     def served(self, digest: str) -> Served | None:
         """Find what another node asks for, own or copied; None: it is not here any more."""
@@ -219,8 +225,8 @@ class Copies:
         except CheckpointError as error:
             self._pass_over(str(directory), str(error))
             return catalogue.Listing((), ())
-        for one in found.passed_over:
-            self._pass_over(one.path, one.reason)
+        for skipped in found.passed_over:
+            self._pass_over(skipped.path, skipped.reason)
         return found
 
     def _pass_over(self, path: str, reason: str) -> None:

@@ -361,7 +361,7 @@ class LocalStore:
             return Found(held=there.held, passed_over=there.passed_over)
         of_past = search(self.copies, records, known.job, known.run, known.rank).held
         taken = {held.path for held in of_past}
-        passed_over = tuple(one for one in there.passed_over if one.path not in taken)
+        passed_over = tuple(skipped for skipped in there.passed_over if skipped.path not in taken)
         self._warn_of(passed_over)
         return Found(
             held=there.held, passed_over=passed_over, past=msgspec.structs.replace(known, held=of_past)
@@ -377,11 +377,10 @@ class LocalStore:
         return places
 
     def _warn_of(self, passed_over: tuple[Skipped, ...]) -> None:
-        for one in passed_over:
-            if one not in self._passed_over:
-                _logger.warning(
-                    "event=checkpoint_passed_over path=%s step=%d reason=%r", one.path, one.step, one.reason
-                )
+        line = "event=checkpoint_passed_over path=%s step=%d reason=%r"
+        for skipped in passed_over:
+            if skipped not in self._passed_over:
+                _logger.warning(line, skipped.path, skipped.step, skipped.reason)
         self._passed_over = frozenset(passed_over)
 
 

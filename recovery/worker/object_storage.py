@@ -96,8 +96,8 @@ class ObjectStorage:
             What was brought, to be offered like any other; empty: nothing, and the log says why.
         """
         own = tuple(held)
-        for one in own:
-            self._know(one.step, one.path)
+        for checkpoint in own:
+            self._know(checkpoint.step, checkpoint.path)
         if not self.is_on or (job, run, rank) in self._asked:
             return ()
         self._asked.add((job, run, rank))
@@ -112,7 +112,7 @@ class ObjectStorage:
                 commit = self._usable(store, job, run, at)
                 if commit is None or rank >= commit.world_size:
                     continue
-                if any(one.digest == commit.ranks[rank].digest for one in own):
+                if any(checkpoint.digest == commit.ranks[rank].digest for checkpoint in own):
                     break
                 brought.append(self._download(store, commit, rank))
             except CheckpointError as error:

@@ -51,8 +51,8 @@ AUDIT = (
         "I19",
         "scheduler/store_rebuild.py",
         "_scheduler_of",
-        "sorted(pasts, key=lambda one: (pasts[one].run, pasts[one].generation), reverse=True)",
-        "sorted(pasts, key=lambda one: (pasts[one].run, pasts[one].generation))",
+        "sorted(pasts, key=lambda node_id: (pasts[node_id].run, pasts[node_id].generation), reverse=True)",
+        "sorted(pasts, key=lambda node_id: (pasts[node_id].run, pasts[node_id].generation))",
         (f"{_WORKERS_ONLY}::test_the_worker_of_the_newest_plan_knows_where_the_scheduler_is",),
     ),
 )

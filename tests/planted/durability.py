@@ -363,8 +363,8 @@ CHECKPOINTS = (
         "I8",
         "checkpoint/verify.py",
         "check",
-        "found != one.digest",
-        "len(found) != len(one.digest)",
+        "found != listed.digest",
+        "len(found) != len(listed.digest)",
         ("tests/checkpoint/test_verify.py::test_three_hundred_random_single_bit_flips_are_all_noticed",),
     ),
     Bug(

@@ -70,8 +70,8 @@ FILES = (
         "I17",
         "core/scheduler/membership/ready_reports.py",
         "_passed_over",
-        "one not in before",
-        "one is not None",
+        "skipped not in before",
+        "skipped is not None",
         (f"{_CORE}::test_what_was_said_is_no_news_and_what_changed_is",),
     ),
     Bug(
@@ -138,8 +138,8 @@ FILES = (
         "I19",
         "checkpoint/name_conflict.py",
         "_free_number",
-        "not any(_is_there(one.with_name(_kept(one, number))) for one in files)",
-        "number or not any(_is_there(one.with_name(_kept(one, number))) for one in files)",
+        "not any(_is_there(file.with_name(_kept(file, number))) for file in files)",
+        "number or not any(_is_there(file.with_name(_kept(file, number))) for file in files)",
         (f"{_CONFLICT}::test_every_bad_file_is_kept_and_none_is_written_over",),
     ),
     Bug(

@@ -60,8 +60,8 @@ HELD_COPIES = (
         "I14",
         "core/scheduler/checkpoints/copy_reports.py",
         "_of_plan",
-        "state.copying.not_given |= {(one.source.address, failed.digest) for one in failed.failures}",
-        "_ = {(one.source.address, failed.digest) for one in failed.failures}",
+        "state.copying.not_given |= {(fault.source.address, failed.digest) for fault in failed.failures}",
+        "_ = {(fault.source.address, failed.digest) for fault in failed.failures}",
         (f"{_PLANS}::test_a_holder_that_does_not_answer_is_not_named_again_until_it_has_another_address",),
     ),
     Bug(

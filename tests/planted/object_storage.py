@@ -31,8 +31,8 @@ OBJECT_STORAGE = (
         "I9",
         "objects/commits.py",
         "steps",
-        "sorted((At(int(one[1]), int(one[2])) for one in found if one), reverse=True)",
-        "sorted((At(int(one[1]), int(one[2])) for one in found if one), key=lambda at: at.step, reverse=True)",
+        "sorted((At(int(match[1]), int(match[2])) for match in found if match), reverse=True)",
+        "sorted((At(int(match[1]), int(match[2])) for match in found if match), key=lambda at: at.step, reverse=True)",
         (f"{_UPLOADS}::test_what_was_rolled_back_is_older_than_what_came_after",),
     ),
     Bug(

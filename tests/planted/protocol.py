@@ -60,8 +60,8 @@ ANSWERS = (
         "I5",
         "core/worker/requests.py",
         "Requests.send_all",
-        "one.request_id not in self._unstored",
-        "bool(one.request_id)",
+        "request.request_id not in self._unstored",
+        "bool(request.request_id)",
         (
             "tests/core/test_last_checkpoint.py::test_neither_a_report_nor_the_end_leaves_before_the_row_of_the_report",
         ),
@@ -107,8 +107,8 @@ ANSWERS = (
         "I13",
         "core/worker/requests.py",
         "Requests.send_all",
-        "one.request_id not in self._held_back",
-        "one.request_id in self._held_back",
+        "request.request_id not in self._held_back",
+        "request.request_id in self._held_back",
         ("tests/core/test_worker_machine.py::test_what_was_not_answered_is_sent_again_after_a_reconnect",),
     ),
     Bug(

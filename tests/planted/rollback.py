@@ -95,8 +95,8 @@ PLAN = (
         "I20",
         "core/checkpoints.py",
         "CheckpointIndex.roll_back",
-        "[one for one in self._steps if one > step]",
-        "[one for one in self._steps if one < 0]",
+        "[known for known in self._steps if known > step]",
+        "[known for known in self._steps if known < 0]",
         ("tests/core/test_scheduler_machine.py::test_everybody_goes_back_to_the_newest_common_step",),
     ),
     Bug(

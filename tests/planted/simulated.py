@@ -110,8 +110,8 @@ SIMULATED = (
         "I14",
         "core/scheduler/membership/takeover.py",
         "_last_resort",
-        "state.nodes[one.node_id].replaces or first_id(one.node_id) == first_id(NodeId(holder.slot))",
-        "not state.nodes[one.node_id].replaces and first_id(one.node_id) == first_id(NodeId(holder.slot))",
+        "state.nodes[standby.node_id].replaces or first_id(standby.node_id) == first_id(NodeId(holder.slot))",
+        "not state.nodes[standby.node_id].replaces and first_id(standby.node_id) == first_id(NodeId(holder.slot))",
         ("tests/core/test_takeover.py::test_successor_takes_the_rank_when_nobody_can_read_its_newest_file",),
     ),
 )

@@ -31,7 +31,7 @@ STANDBYS = (
         "I14",
         "core/scheduler/membership/slot_choice.py",
         "_comes_first_for_a_rank",
-        "any(one.record.host == host for one in everybody if _is_vacant_of(one))",
+        "any(other.record.host == host for other in everybody if _is_vacant_of(other))",
         "False",
         (
             f"{_BESIDE}::test_the_only_one_on_the_host_of_a_vacant_rank_is_let_in_beside_standbys_of_other_hosts",
@@ -42,7 +42,7 @@ STANDBYS = (
         "I25",
         "core/policy/takeover.py",
         "next_candidate",
-        'one.comes_for in ("", wanted.slot)',
+        'standby.comes_for in ("", wanted.slot)',
         "bool(wanted.slot)",
         (f"{_PLACES}::test_who_comes_for_a_lost_rank_is_not_given_another_that_is_lost_too",),
     ),
@@ -349,8 +349,8 @@ STANDBYS = (
         "I25",
         "core/policy/takeover.py",
         "next_candidate",
-        'one.node_id not in declined and one.comes_for in ("", wanted.slot)',
-        "one.node_id not in declined",
+        'standby.node_id not in declined and standby.comes_for in ("", wanted.slot)',
+        "standby.node_id not in declined",
         (
             f"{_POLICY}::test_who_has_warmed_up_is_asked_first_then_who_comes_for_the_slot_and_never_who_comes_for_another",
             f"{_LEFT}::test_of_two_lost_ranks_each_successor_is_offered_its_own_in_whatever_order_they_come",

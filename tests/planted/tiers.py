@@ -12,8 +12,8 @@ TIERS = (
         "I9",
         "core/policy/rebuild.py",
         "_checkpoints",
-        "any(one.step and one.step not in in_memory for one in generations)",
-        "any(one.step for one in generations)",
+        "any(record.step and record.step not in in_memory for record in generations)",
+        "any(record.step for record in generations)",
         (
             "tests/core/test_rebuild_policy.py::test_a_plan_that_went_to_memory_does_not_hide_what_was_saved_on_disks",
         ),

@@ -114,7 +114,7 @@ TRANSFERS: tuple[Bug, ...] = (
         "I29",
         "worker/held_copies.py",
         "Copies.keep_only",
-        "if keeps(rank, one):\n    continue",
+        "if keeps(rank, checkpoint):\n    continue",
         "",
         (f"{_WORK}::test_what_a_plan_can_need_is_kept_and_nothing_else",),
     ),

@@ -47,8 +47,8 @@ def sentence(given_up: Mapping[int, Mapping[Rank, Unusable]]) -> str:
 def whose(unusable: Mapping[Rank, Unusable]) -> str:
     """Name the ranks whose files of one step are lost, and why."""
     named = [
-        f"rank {rank}: {one.reason.rstrip('.')[:REASON_CHARS_MAX]}"
-        for rank, one in list(unusable.items())[:RANKS_NAMED]
+        f"rank {rank}: {file.reason.rstrip('.')[:REASON_CHARS_MAX]}"
+        for rank, file in list(unusable.items())[:RANKS_NAMED]
     ]
     if len(unusable) > RANKS_NAMED:
         named.append(f"and {len(unusable) - RANKS_NAMED} more ranks")

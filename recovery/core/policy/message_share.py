@@ -31,14 +31,14 @@ def newest_that_fit(
         frame_bytes_max: largest message, in bytes.
     """
     left = frame_bytes_max // FRAME_SHARE
-    newest_first = sorted(held, key=lambda one: one.step, reverse=True)
+    newest_first = sorted(held, key=lambda checkpoint: checkpoint.step, reverse=True)
     chosen: set[int] = set()
-    for one in sorted(newest_first, key=lambda one: one.step != committed_step):
-        left -= len(_encoder.encode(one))
+    for checkpoint in sorted(newest_first, key=lambda checkpoint: checkpoint.step != committed_step):
+        left -= len(_encoder.encode(checkpoint))
         if left < 0:
             break
-        chosen.add(one.step)
-    return tuple(one for one in newest_first if one.step in chosen)
+        chosen.add(checkpoint.step)
+    return tuple(checkpoint for checkpoint in newest_first if checkpoint.step in chosen)
 
 
 def copies_that_fit(
@@ -52,11 +52,11 @@ def copies_that_fit(
         frame_bytes_max: largest message, in bytes.
     """
     free = frame_bytes_max // FRAME_SHARE
-    newest_first = sorted(held, key=lambda one: (-one.checkpoint.step, one.rank))
+    newest_first = sorted(held, key=lambda copy: (-copy.checkpoint.step, copy.rank))
     chosen: set[HeldCopy] = set()
-    for one in sorted(newest_first, key=lambda one: one.checkpoint.step != committed_step):
-        free -= len(_encoder.encode(one))
+    for copy in sorted(newest_first, key=lambda copy: copy.checkpoint.step != committed_step):
+        free -= len(_encoder.encode(copy))
         if free < 0:
             break
-        chosen.add(one)
-    return tuple(one for one in newest_first if one in chosen)
+        chosen.add(copy)
+    return tuple(copy for copy in newest_first if copy in chosen)

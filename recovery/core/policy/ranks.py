@@ -107,7 +107,7 @@ def keep(assigned: Mapping[NodeId, Rank], kept: Mapping[NodeId, Rank]) -> dict[N
     free = iter(sorted(set(assigned.values()) - set(kept.values())))
     return {
         node_id: kept[node_id] if node_id in kept else next(free)
-        for node_id in sorted(assigned, key=lambda one: assigned[one])
+        for node_id in sorted(assigned, key=lambda name: assigned[name])
     }
 
 

@@ -77,10 +77,13 @@ def past_of(
     # Newer generations are of another job that the store served before.
     began = (
         GenerationStart(
-            generation=one.generation, step=one.step, epoch=one.epoch, step_in_epoch=one.step_in_epoch
+            generation=record.generation,
+            step=record.step,
+            epoch=record.epoch,
+            step_in_epoch=record.step_in_epoch,
         )
-        for one in generations
-        if one.run == job.run and one.generation <= job.generation
+        for record in generations
+        if record.run == job.run and record.generation <= job.generation
     )
     return JobHistory(
         job=job.job,
@@ -92,7 +95,10 @@ def past_of(
         generation=job.generation,
         scheduler_incarnation=job.scheduler_incarnation,
         began=tuple(began),
-        saved_step=max((one.step for one in saved if one.run == job.run and _lasts(one)), default=0),
+        saved_step=max(
+            (checkpoint.step for checkpoint in saved if checkpoint.run == job.run and _lasts(checkpoint)),
+            default=0,
+        ),
     )
 
 
@@ -118,7 +124,10 @@ def rebuild(
     left = {node_id: past for node_id, past in gone.items() if past.job in jobs and past.run == run}
     newest = max((*current.values(), *left.values()), key=lambda past: past.generation)
     current, replaced = _holders(current)
-    clashes = (_clash(known, newest.worker_count) for known in (current, *({one: left[one]} for one in left)))
+    clashes = (
+        _clash(known, newest.worker_count)
+        for known in (current, *({node_id: left[node_id]} for node_id in left))
+    )
     clash = next(filter(None, clashes), "")
     if clash:
         return Unclear(clash)
@@ -137,8 +146,8 @@ def rebuild(
         generation=Generation(
             max(
                 newest.generation,
-                *(one.generation for one in checkpoints),
-                *(one.generation for one in generations),
+                *(record.generation for record in checkpoints),
+                *(record.generation for record in generations),
                 0,
             )
         ),
@@ -184,7 +193,7 @@ def guesses_of(
         f"{_known_up_to(rank, generation, job.generation)}: a later holder of it may have newer files"
         for rank, generation in behind
     ]
-    if any(one.reason == NOT_KNOWN for one in checkpoints):
+    if any(record.reason == NOT_KNOWN for record in checkpoints):
         guesses.append("whether any step was ever held by all ranks is not known: taken for so")
     return tuple(guesses)
 
@@ -194,7 +203,7 @@ def report(built: Rebuilt, pasts: Mapping[NodeId, JobHistory]) -> str:
     of_each = "; ".join(
         f"{node_id}: rank {past.rank}, generation {past.generation}, "
         + (
-            f"holds steps {', '.join(str(one.step) for one in reversed(past.held))}"
+            f"holds steps {', '.join(str(held.step) for held in reversed(past.held))}"
             if past.held
             else "holds nothing"
         )
@@ -254,9 +263,9 @@ def _generations(run: RunId, pasts: Iterable[JobHistory]) -> tuple[tuple[Generat
     newest = 0
     for past in pasts:
         newest = max(newest, past.generation)
-        for one in past.began:
-            if one.generation not in began or one.step < began[one.generation].step:
-                began[one.generation] = one
+        for start in past.began:
+            if start.generation not in began or start.step < began[start.generation].step:
+                began[start.generation] = start
         for held in past.held:
             newest = max(newest, held.generation)
             lowest_saved[held.generation] = min(held.step, lowest_saved.get(held.generation, held.step))
@@ -273,14 +282,14 @@ def _generations(run: RunId, pasts: Iterable[JobHistory]) -> tuple[tuple[Generat
     records = (
         GenerationRecord(
             run=run,
-            generation=one.generation,
-            step=one.step,
-            epoch=one.epoch,
-            step_in_epoch=one.step_in_epoch,
+            generation=start.generation,
+            step=start.step,
+            epoch=start.epoch,
+            step_in_epoch=start.step_in_epoch,
             because=REPORTED,
             ended=REPORTED,
         )
-        for one in sorted(began.values(), key=lambda one: one.generation)
+        for start in sorted(began.values(), key=lambda start: start.generation)
     )
     return tuple(records), guesses
 
@@ -292,13 +301,13 @@ def _checkpoints(
     generations: tuple[GenerationRecord, ...],
 ) -> tuple[tuple[CheckpointRecord, ...], list[str]]:
     held = {past.rank: rollback.in_lineage(past.held, generations) for past in pasts.values()}
-    all_held = [(rank, one) for rank, files in held.items() for one in files]
+    all_held = [(rank, file) for rank, files in held.items() for file in files]
     common = set(rollback.common_steps(rollback.by_step(all_held), worker_count))
-    on_disks = rollback.by_step((rank, one) for rank, one in all_held if _lasts(one))
+    on_disks = rollback.by_step((rank, file) for rank, file in all_held if _lasts(file))
     durable = rollback.common_steps(on_disks, worker_count)
-    in_memory = {one.step for _, one in all_held if not _lasts(one)}
+    in_memory = {file.step for _, file in all_held if not _lasts(file)}
     # A plan that went to a step in memory says nothing of disks.
-    proven = bool(durable) or any(one.step and one.step not in in_memory for one in generations)
+    proven = bool(durable) or any(record.step and record.step not in in_memory for record in generations)
     saved = [past for past in (*pasts.values(), *gone) if _newest_saved(past)]
     guesses = []
     if saved and not proven:
@@ -306,11 +315,11 @@ def _checkpoints(
     records = [
         to_record(
             rank,
-            one,
-            CheckpointState.COMMITTED if one.step in common or not proven else CheckpointState.PUBLISHED,
+            file,
+            CheckpointState.COMMITTED if file.step in common or not proven else CheckpointState.PUBLISHED,
             reason="" if proven else NOT_KNOWN,
         )
-        for rank, one in all_held
+        for rank, file in all_held
     ]
     if not proven:
         there = {(record.rank, record.step) for record in records}
@@ -320,7 +329,7 @@ def _checkpoints(
 
 
 def _newest_saved(past: JobHistory) -> int:
-    return max(past.saved_step, *(one.step for one in past.held if _lasts(one)), 0)
+    return max(past.saved_step, *(held.step for held in past.held if _lasts(held)), 0)
 
 
 def _lasts(saved: HeldCheckpoint | CheckpointRecord) -> bool:

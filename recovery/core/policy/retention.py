@@ -102,12 +102,13 @@ def kept_in_memory(
         newest_on_disks: the newest step on the disks of all ranks; 0: there is none.
         pinned: what lies in other hosts' memory as a whole, and what is being copied there: who has lost its host goes back to that.
     """
-    committed = [one for one in held if one.step <= committed_step][:1]
+    committed = [checkpoint for checkpoint in held if checkpoint.step <= committed_step][:1]
     newest = held[:1] if committed == list(held[:1]) else held[:2]
     return [
-        one
-        for one in held
-        if one.step in pinned or (one.step >= newest_on_disks and (one in newest or one in committed))
+        checkpoint
+        for checkpoint in held
+        if checkpoint.step in pinned
+        or (checkpoint.step >= newest_on_disks and (checkpoint in newest or checkpoint in committed))
     ]
 
 

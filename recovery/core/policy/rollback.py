@@ -60,9 +60,9 @@ def in_lineage(held: Iterable[_Held], generations: Sequence[GenerationRecord]) -
 def _lowest_starts(generations: Iterable[GenerationRecord]) -> dict[RunId, list[tuple[int, int]]]:
     """By run and in order: each generation with the lowest step at which it or a later one began."""
     found: dict[RunId, list[tuple[int, int]]] = {}
-    for one in sorted(generations, key=lambda one: one.generation, reverse=True):
-        later = found.setdefault(one.run, [])
-        later.append((one.generation, min(one.step, later[-1][1]) if later else one.step))
+    for record in sorted(generations, key=lambda record: record.generation, reverse=True):
+        later = found.setdefault(record.run, [])
+        later.append((record.generation, min(record.step, later[-1][1]) if later else record.step))
     return {run: later[::-1] for run, later in found.items()}
 
 
@@ -103,8 +103,8 @@ def common_steps(held: Mapping[int, Mapping[Rank, HeldCheckpoint]], world_size: 
 def by_step(held: Iterable[tuple[Rank, HeldCheckpoint]]) -> dict[int, dict[Rank, HeldCheckpoint]]:
     """Arrange checkpoints of ranks by step and rank. Of two of one rank and step the later one counts."""
     found: dict[int, dict[Rank, HeldCheckpoint]] = {}
-    for rank, one in held:
-        found.setdefault(one.step, {})[rank] = one
+    for rank, checkpoint in held:
+        found.setdefault(checkpoint.step, {})[rank] = checkpoint
     return found
 
 

@@ -118,14 +118,18 @@ def next_candidate(
         standbys: who is connected and was not asked for another slot.
         declined: who could not take this slot. None of them is asked again until something changes.
     """
-    open_to = (one for one in standbys if one.node_id not in declined and one.comes_for in ("", wanted.slot))
+    open_to = (
+        standby
+        for standby in standbys
+        if standby.node_id not in declined and standby.comes_for in ("", wanted.slot)
+    )
     return min(
         open_to,
-        key=lambda one: (
-            not one.is_warm,
-            one.comes_for != wanted.slot,
-            one.host != wanted.host,
-            natural_key(one.node_id),
+        key=lambda standby: (
+            not standby.is_warm,
+            standby.comes_for != wanted.slot,
+            standby.host != wanted.host,
+            natural_key(standby.node_id),
         ),
         default=None,
     )
@@ -162,7 +166,7 @@ def violation(needed: HeldCheckpoint | None, held: Iterable[HeldCheckpoint]) -> 
         needed: the rank's file of the newest step that all ranks hold; None: there is no such step.
         held: what the standby can read of the rank, of the lineage.
     """
-    by_step = {one.step: one for one in held}
+    by_step = {checkpoint.step: checkpoint for checkpoint in held}
     match = _match(needed, by_step)
     if needed is None or TAKES_RANK[match]:
         return ""

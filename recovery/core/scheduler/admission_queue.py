@@ -42,7 +42,7 @@ class WaitingList:
 
     def next_due_after(self, now_ms: int) -> int | None:
         """When the next of them may be let in if nothing happens before; None: nobody by time alone."""
-        times_ms = (one.due_ms for one in self._by_connection.values() if one.due_ms is not None)
+        times_ms = (entry.due_ms for entry in self._by_connection.values() if entry.due_ms is not None)
         return min((due_ms for due_ms in times_ms if due_ms > now_ms), default=None)
 
     def add(self, one: Waiting) -> ConnectionId | None:
@@ -59,39 +59,39 @@ class WaitingList:
 
     def forget(self, connection: ConnectionId) -> None:
         """It waits no more: it asks again, or is gone."""
-        one = self._by_connection.pop(connection, None)
-        if one is not None:
-            del self._by_node[one.register.node_id]
+        entry = self._by_connection.pop(connection, None)
+        if entry is not None:
+            del self._by_node[entry.register.node_id]
             self._may_be_let_in.pop(connection, None)
 
     def note_free(self, node_id: NodeId, slot: str) -> None:
         """Something has happened to a node: whoever waits for its id, its rank, the slot that it holds or was started in may be let in."""
         names = {node_id, NodeId(slot or node_id)}
-        self._note(lambda one: not names.isdisjoint(_waits_for(one.register)))
+        self._note(lambda entry: not names.isdisjoint(_waits_for(entry.register)))
 
     def note_due(self, now_ms: int) -> None:
         """Time has passed."""
-        self._note(lambda one: one.due_ms is not None and one.due_ms <= now_ms)
+        self._note(lambda entry: entry.due_ms is not None and entry.due_ms <= now_ms)
 
     def note_all(self) -> None:
         """Something has happened to the job."""
-        self._note(lambda one: True)
+        self._note(lambda entry: True)
 
     def _note(self, concerns: Callable[[Waiting], bool]) -> None:
-        noted = (connection for connection, one in self._by_connection.items() if concerns(one))
+        noted = (connection for connection, entry in self._by_connection.items() if concerns(entry))
         self._may_be_let_in.update(dict.fromkeys(noted))
 
     def take(self) -> list[Waiting]:
         """Those whose time may have come. They wait no more, unless they are refused again."""
         taken = [self._by_connection[connection] for connection in self._may_be_let_in]
-        for one in taken:
-            self.forget(one.received.connection)
+        for entry in taken:
+            self.forget(entry.received.connection)
         return taken
 
     def check(self) -> None:
         """Assert what is always true of it."""
         assert len(self._by_connection) <= self._at_most, "who waits is bounded"
-        connections = {one.register.node_id: key for key, one in self._by_connection.items()}
+        connections = {entry.register.node_id: key for key, entry in self._by_connection.items()}
         assert connections == self._by_node, "one connection per node id waits"
         assert not self._may_be_let_in, "whoever may be let in was looked at"
 

@@ -38,4 +38,4 @@ class LiveRollback:
         self.restore(sources)
         self.spoken.clear()
         self.firsts.clear()
-        self.refused = {one for one in self.refused if one <= step}
+        self.refused = {refused for refused in self.refused if refused <= step}

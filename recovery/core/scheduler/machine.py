@@ -127,8 +127,8 @@ class SchedulerMachine:
         state = self.state
         effects = [*self._take(stimulus, now_ms), *settle(state, now_ms)]
         while waiting := state.waiting.take():
-            for one in waiting:
-                effects += registration.on_register(state, one.received, one.register, now_ms)
+            for entry in waiting:
+                effects += registration.on_register(state, entry.received, entry.register, now_ms)
             effects += settle(state, now_ms)
         return effects
 

@@ -56,7 +56,9 @@ def restore(
 
 def restore_copies(state: SchedulerState, copies: tuple[CopyRecord, ...]) -> None:
     """Which nodes held copies. Called behind `restore`. What is missing of the newest committed step is ordered again."""
-    state.checkpoints.copies.load((one for one in copies if one.run == state.job.run), state.generations)
+    state.checkpoints.copies.load(
+        (record for record in copies if record.run == state.job.run), state.generations
+    )
     copying.restore(state)
 
 

@@ -39,7 +39,9 @@ def _round(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
 def _failures(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     """A generation that cannot go on ends, before anything is said to who has come or can follow the next plan."""
     return [
-        effect for one in taken(state.facts.failures) for effect in interruption.interrupt(state, one, now_ms)
+        effect
+        for failure in taken(state.facts.failures)
+        for effect in interruption.interrupt(state, failure, now_ms)
     ]
 
 
@@ -47,8 +49,8 @@ def _given_up(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     """Who is not started again is waited for no more."""
     return [
         effect
-        for one in taken(state.facts.given_up)
-        for effect in liveness.give_up(state, one.node, one.reason, now_ms)
+        for given_up in taken(state.facts.given_up)
+        for effect in liveness.give_up(state, given_up.node, given_up.reason, now_ms)
     ]
 
 
@@ -56,8 +58,8 @@ def _arrivals(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     """Who has connected learns where the job stands."""
     return [
         effect
-        for one in taken(state.facts.arrivals)
-        for effect in catch_up.catch_up(state, one.node, one.register, now_ms)
+        for arrival in taken(state.facts.arrivals)
+        for effect in catch_up.catch_up(state, arrival.node, arrival.register, now_ms)
     ]
 
 
@@ -65,8 +67,8 @@ def _reports(state: SchedulerState, _now_ms: int) -> list[SchedulerEffect]:
     """What ranks hold counts for the next plan."""
     return [
         effect
-        for one in taken(state.facts.reports)
-        for effect in ready_reports.take_report(state, one.node, one.ready)
+        for report in taken(state.facts.reports)
+        for effect in ready_reports.take_report(state, report.node, report.ready)
     ]
 
 

@@ -64,7 +64,7 @@ class Fetches:
             return []
         self._has_copies = True
         wanted = (order.rank, order.checkpoint.digest)
-        if any((one.rank, one.checkpoint.digest) == wanted for one in self._orders.values()):
+        if any((known.rank, known.checkpoint.digest) == wanted for known in self._orders.values()):
             return []
         fetch = self._fetch(admitted.job, order.rank, order.checkpoint, order.sources)
         self._orders[fetch.fetch_id] = order
@@ -182,13 +182,13 @@ class Fetches:
             rank=of.rank,
             step=wanted.step,
             digest=wanted.digest,
-            failures=tuple(_fitting(one) for one in failures[:SOURCES_MAX]),
+            failures=tuple(_fitting(fault) for fault in failures[:SOURCES_MAX]),
             gives_up=gives_up,
             generation=of.generation if isinstance(of, m.Rollback) else Generation(0),
             reason=own[:1024],
         )
         why = "; ".join(
-            [*(f"{one.source.node_id}: {one.reason}" for one in failures), *([own] if own else [])]
+            [*(f"{fault.source.node_id}: {fault.reason}" for fault in failures), *([own] if own else [])]
         )
         text = f"step {wanted.step} of rank {of.rank} was not fetched: {why}"
         return [*self._requests.send(request), Log("fetch_failed", text, warning=True)]
@@ -207,12 +207,12 @@ class Fetches:
         """
         assert self._plan is None or idle, "a plan that waits for its file has not begun"
         assert self._plan is not None or not self._plan_fetch, "nothing is fetched for no plan"
-        wanted = [(one.rank, one.checkpoint.digest) for one in self._orders.values()]
+        wanted = [(order.rank, order.checkpoint.digest) for order in self._orders.values()]
         assert len(set(wanted)) == len(wanted), "a copy is made once at a time"
 
 
 def _names(sources: Sequence[m.Source]) -> str:
-    return ", ".join(one.node_id for one in sources)
+    return ", ".join(source.node_id for source in sources)
 
 
 def _fitting(fault: FetchFault) -> FetchFault:

@@ -79,7 +79,7 @@ def joined(past: m.JobHistory, of_store: m.JobHistory | None) -> m.JobHistory:
     """What a process remembers, with what its node's store holds of the same job and run: the store knows earlier incarnations too."""
     if of_store is None or (of_store.job, of_store.run) != (past.job, past.run):
         return past
-    began = {one.generation: one for one in (*of_store.began, *past.began)}
+    began = {start.generation: start for start in (*of_store.began, *past.began)}
     return msgspec.structs.replace(
         past,
         incarnation=max(past.incarnation, of_store.incarnation),

@@ -70,14 +70,19 @@ class Requests:
 
         What waits for its row does not leave, and Done waits with it, for a bounded time.
         """
-        here = [one for one in self._unanswered.values() if one.request_id not in self._unstored]
-        may_wait = [(one.request_id, one) for one in here if _may_wait(one)]
+        here = [request for request in self._unanswered.values() if request.request_id not in self._unstored]
+        may_wait = [(request.request_id, request) for request in here if _may_wait(request)]
         self._held_back = OrderedDict(may_wait[IN_FLIGHT_MAX:])
-        now = [one for one in here if one.request_id not in self._held_back]
+        now = [request for request in here if request.request_id not in self._held_back]
         # Nothing counts after a last message.
-        last = [one for one in now if isinstance(one, (Failure, Leave))]
+        last = [request for request in now if isinstance(request, (Failure, Leave))]
         sent: list[WorkerEffect] = [
-            Send(one) for one in (*(one for one in now if one not in last), *self._done_if_last(), *last)
+            Send(request)
+            for request in (
+                *(request for request in now if request not in last),
+                *self._done_if_last(),
+                *last,
+            )
         ]
         if self._unstored and self.is_done:
             sent.append(SetTimer(WorkerTimer.REPORTS, now_ms + REPORT_PATIENCE_MS))

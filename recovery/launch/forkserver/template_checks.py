@@ -85,9 +85,9 @@ class StateBeforeImports:
             },
             # Which processors it may use, its launcher says of each.
             conditions={
-                one.name: one.present
-                for one in process_conditions.differing(self._conditions)
-                if one.name != "processors"
+                difference.name: difference.present
+                for difference in process_conditions.differing(self._conditions)
+                if difference.name != "processors"
             },
             printed=_printed(),
             generators=tuple(generators),

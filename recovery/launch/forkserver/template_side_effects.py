@@ -39,7 +39,7 @@ def made() -> Iterator[ImportSideEffects]:
     names: Any = tempfile._get_candidate_names  # type: ignore[attr-defined]  # noqa: SLF001 - every temporary name comes from it
 
     def noting_seed(self: random.Random, a: Any = None, version: int = 2) -> None:
-        noted.generators = [one for one in noted.generators if one is not self]
+        noted.generators = [generator for generator in noted.generators if generator is not self]
         if a is None and not isinstance(self, random.SystemRandom):
             noted.generators.append(self)
         seed(self, a, version)
@@ -66,5 +66,5 @@ def _numpys_generators() -> list[str]:
     kinds = (numpy_random.BitGenerator, numpy_random.RandomState)
     known = {id(own), id(own._bit_generator)}  # noqa: SLF001 - as above
     # By its type: an object may run code of its own when it is asked for its class.
-    found = (one for one in gc.get_objects() if issubclass(type(one), kinds))
-    return [type(one).__name__ for one in found if id(one) not in known]
+    found = (candidate for candidate in gc.get_objects() if issubclass(type(candidate), kinds))
+    return [type(generator).__name__ for generator in found if id(generator) not in known]

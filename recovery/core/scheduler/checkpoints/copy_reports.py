@@ -59,7 +59,7 @@ def _of_plan(
     if not failed.gives_up or not of_this:
         return [state.answer(node, failed.request_id, records)]
     # What is named here is not named in a plan again, or the same plan would be made for ever.
-    state.copying.not_given |= {(one.source.address, failed.digest) for one in failed.failures}
+    state.copying.not_given |= {(fault.source.address, failed.digest) for fault in failed.failures}
     if failed.reason or not failed.failures:
         state.copying.not_taken.add((failed.rank, node.record.incarnation, failed.digest))
     why = _why(failed)
@@ -97,5 +97,5 @@ def _event(state: SchedulerState, node: Node, failed: CopyFailed) -> Record:
 
 
 def _why(failed: CopyFailed) -> str:
-    faults = [f"{one.source.node_id}: {one.reason}" for one in failed.failures]
+    faults = [f"{fault.source.node_id}: {fault.reason}" for fault in failed.failures]
     return "; ".join([*faults, *([failed.reason] if failed.reason else [])]) or "no node was named"

@@ -43,7 +43,7 @@ def begin_generation(state: SchedulerState, step: int) -> None:
     """A plan goes to `step`: what was ordered is of the generation before it. What is missing of what lies on disks is copied first."""
     copying = state.copying
     copying.stop()
-    copying.copied = tuple(one for one in copying.copied if one <= step)
+    copying.copied = tuple(copied for copied in copying.copied if copied <= step)
     copying.copied_in_memory = copying.copied_in_memory if copying.copied_in_memory <= step else 0
     copying.memory_refused = False
     _all_is_due(state)
@@ -176,7 +176,7 @@ def _who_gives(state: SchedulerState, owner: Node, rank: Rank, holder: NodeId) -
     """The owner first: its disk has it, and who holds another copy has work of its own."""
     step = state.copying.step
     own = sources.source(owner) if state.checkpoints.file_of(rank, step) is not None else None
-    others = [one for one in sources.holders_here(state, rank, step) if one.node_id != holder]
+    others = [source for source in sources.holders_here(state, rank, step) if source.node_id != holder]
     return (*((own,) if own is not None else ()), *others)[:SOURCES_MAX]
 
 

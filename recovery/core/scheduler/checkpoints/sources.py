@@ -84,4 +84,4 @@ def is_elsewhere(state: SchedulerState, node: Node, needed: HeldCheckpoint, rank
 
 def names(sources: tuple[Source, ...]) -> str:
     """Who they are, for people."""
-    return ", ".join(NodeId(one.node_id) for one in sources)
+    return ", ".join(NodeId(holder.node_id) for holder in sources)

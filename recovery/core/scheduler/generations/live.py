@@ -58,7 +58,7 @@ def why_not(state: SchedulerState) -> list[str]:
     states = _states(state)
     missing = {
         step: live.nobody_has(states, step, state.rules.world_size)
-        for step in {one.step for one in states.values()}
+        for step in {live_state.step for live_state in states.values()}
     }
     reasons = {
         node.record.rank: _reason(state, node.ready, missing)
@@ -102,7 +102,7 @@ def _row(plan: GenerationRecord, source: live.LiveSource) -> Record:
 
 def of_row(row: LiveSourceRecord) -> live.LiveSource:
     """What a row says."""
-    replicas = tuple(Rank(int(one)) for one in row.replicas.split(",") if one)
+    replicas = tuple(Rank(int(rank)) for rank in row.replicas.split(",") if rank)
     return live.LiveSource(row.rank, row.structure, replicas)
 
 

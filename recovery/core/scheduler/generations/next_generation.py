@@ -117,7 +117,7 @@ def _begin(
         EventKind.PLAN_MADE, generation=generation.generation, step=generation.step, reason=reason
     )
     state.generations.append(generation)
-    fetched = {rank: one.held for rank, one in state.copying.fetching.items()}
+    fetched = {rank: fetch.held for rank, fetch in state.copying.fetching.items()}
     records += state.checkpoints.roll_back(generation.step, fetched, is_stored=of_memory is None)
     copying.begin_generation(state, generation.step)
     state.rendezvous, state.deadline_ms = None, None

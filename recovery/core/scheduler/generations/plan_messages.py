@@ -76,7 +76,7 @@ def why_there(
         reasons.append(state.crash_loop.sentence)
     reasons += live.why_not(state)
     reasons += copies.who_fetches(
-        [(rank, sources.names(one.sources)) for rank, one in state.copying.fetching.items()]
+        [(rank, sources.names(fetch.sources)) for rank, fetch in state.copying.fetching.items()]
     )
     if why:
         reasons.append(why)
@@ -108,10 +108,10 @@ def missing_files(state: SchedulerState, target: int) -> list[Record]:
     """An event for every file of a newer committed step that nobody found; what was found and is bad has its own already."""
     nodes = {node.record.rank: node for node in state.workers}
     missing = [
-        (step, rank, one.path)
+        (step, rank, file.path)
         for step, unusable in state.checkpoints.given_up(target).items()
-        for rank, one in unusable.items()
-        if one.reason == given_up.MISSING
+        for rank, file in unusable.items()
+        if file.reason == given_up.MISSING
     ]
     return [
         state.node_event(

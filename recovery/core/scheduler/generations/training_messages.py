@@ -68,7 +68,9 @@ def on_collective_failed(
     if failed.generation != state.job.generation or state.job.state is not JobState.RUNNING:
         return []
     reason = f"{node.record.node_id}: the data plane broke at step {failed.step}: {failed.reason}"
-    done = [f"rank {one.record.rank} (step {one.record.step})" for one in state.workers if one.done]
+    done = [
+        f"rank {worker.record.rank} (step {worker.record.step})" for worker in state.workers if worker.done
+    ]
     ended = crash_loop.after(
         state.crash_loop,
         plan=state.generations[-1].step,

@@ -80,7 +80,7 @@ def who_declined(state: SchedulerState) -> str:
         if state.nodes[holders[slot]].record.state in (NodeState.LOST, NodeState.LEFT)
     ]
     more = [f"and {len(declined) - DECLINES_NAMED} more declined"] if len(declined) > DECLINES_NAMED else []
-    return "".join(f"; {one}" for one in (*declined[:DECLINES_NAMED], *more))
+    return "".join(f"; {text}" for text in (*declined[:DECLINES_NAMED], *more))
 
 
 class _Attendance(NamedTuple):
@@ -95,7 +95,7 @@ def _attendance(state: SchedulerState, role: m.Role, wanted: int) -> _Attendance
     name = "worker" if role is m.Role.WORKER else "server"
     here: list[str] = []
     missing: list[str] = []
-    for node in sorted(state.slot_holders(role), key=lambda one: ranks.natural_key(one.record.node_id)):
+    for node in sorted(state.slot_holders(role), key=lambda holder: ranks.natural_key(holder.record.node_id)):
         (here if node.record.state is NodeState.LIVE else missing).append(node.record.node_id)
     unknown = wanted - len(here) - len(missing)
     if unknown:

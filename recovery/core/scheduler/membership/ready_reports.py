@@ -58,10 +58,10 @@ def take_report(state: SchedulerState, node: Node, ready: m.Ready) -> list[Sched
         held = rollback.in_lineage(of_this_run, state.generations)
         records += [
             to_record(node.record.rank, checkpoint, CheckpointState.PUBLISHED)
-            for checkpoint in sorted(held, key=lambda one: one.step)[-INDEXED_STEPS:]
+            for checkpoint in sorted(held, key=lambda checkpoint: checkpoint.step)[-INDEXED_STEPS:]
             if not state.checkpoints.knows(node.record.rank, checkpoint)
         ]
-        rolled_back = tuple(_rolled_back(one) for one in of_this_run if one not in held)
+        rolled_back = tuple(_rolled_back(checkpoint) for checkpoint in of_this_run if checkpoint not in held)
         state.checkpoints.replace(node.record.rank, held, (*rolled_back, *ready.passed_over))
     records += _passed_over(state, node, ready)
     return [*effects, Persist(tuple(records), (_received(node, ready),))]
@@ -96,9 +96,9 @@ def _note_copies(state: SchedulerState, node: Node, ready: m.Ready) -> list[Reco
 def _copies(state: SchedulerState, ready: m.Ready) -> list[m.HeldCopy]:
     """What it holds of other ranks, of this run, that leads to where training is now."""
     of_lineage = rollback.in_lineage(
-        state.of_this_run(tuple(one.checkpoint for one in ready.copies)), state.generations
+        state.of_this_run(tuple(copy.checkpoint for copy in ready.copies)), state.generations
     )
-    return [one for one in ready.copies if one.checkpoint in of_lineage]
+    return [copy for copy in ready.copies if copy.checkpoint in of_lineage]
 
 
 def _rolled_back(held: m.HeldCheckpoint) -> m.Skipped:
@@ -111,10 +111,14 @@ def _passed_over(state: SchedulerState, node: Node, ready: m.Ready) -> list[Reco
     before, node.passed_over = node.passed_over, frozenset(ready.passed_over)
     found: list[Record] = [
         state.node_event(
-            EventKind.CHECKPOINT_PASSED_OVER, node, step=one.step or None, reason=one.reason, details=one.path
+            EventKind.CHECKPOINT_PASSED_OVER,
+            node,
+            step=skipped.step or None,
+            reason=skipped.reason,
+            details=skipped.path,
         )
-        for one in ready.passed_over
-        if one not in before
+        for skipped in ready.passed_over
+        if skipped not in before
     ]
     if found and ready.passed_over_more:
         reason = f"{ready.passed_over_more} more files; the log of {node.record.node_id} names them"

@@ -191,12 +191,14 @@ def _comes_first_for_a_rank(state: SchedulerState, node: Node | None, register: 
     """
     slot, host = slot_of(register.node_id, register.replaces), register.host
     everybody = state.nodes.values()
-    others = [one for one in everybody if one.is_standby and one.record.state in _HERE and one is not node]
+    others = [
+        other for other in everybody if other.is_standby and other.record.state in _HERE and other is not node
+    ]
     if wanted_slot(state, register.node_id, register.replaces) is not None:
         return not any(is_in_slot(other.record.node_id, slot) for other in others)
     if not register.replaces or any(other.record.host == host for other in others):
         return False
-    return any(one.record.host == host for one in everybody if _is_vacant_of(one))
+    return any(other.record.host == host for other in everybody if _is_vacant_of(other))
 
 
 def _may_be_gone(state: SchedulerState, node: Node | None, register: m.Register) -> Node | None:
@@ -207,13 +209,13 @@ def _may_be_gone(state: SchedulerState, node: Node | None, register: m.Register)
     is_forming = state.job.state is JobState.FORMING
     may_stand_by = state.rules.standby_count or is_forming or comes_for_a_rank
     suspects = (
-        one
-        for one in state.nodes.values()
-        if one.record.state is NodeState.SUSPECT
-        and one.record.role is m.Role.WORKER
-        and (may_stand_by if one.is_standby else is_forming or comes_for_a_rank)
+        other
+        for other in state.nodes.values()
+        if other.record.state is NodeState.SUSPECT
+        and other.record.role is m.Role.WORKER
+        and (may_stand_by if other.is_standby else is_forming or comes_for_a_rank)
     )
-    return min(suspects, key=lambda one: one.suspect_until_ms, default=None)
+    return min(suspects, key=lambda suspect: suspect.suspect_until_ms, default=None)
 
 
 def _is_vacant_of(holder: Node) -> bool:

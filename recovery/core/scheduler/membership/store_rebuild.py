@@ -95,7 +95,8 @@ def give_slots_to_standbys(state: SchedulerState) -> list[Record]:
     may_take = [node for node in state.nodes.values() if _may_sit(node)]
     left = set(slots.holders) - set(slots.names)
     for node in sorted(
-        may_take, key=lambda one: (_home_slot(one) not in left, natural_key(one.record.node_id))
+        may_take,
+        key=lambda candidate: (_home_slot(candidate) not in left, natural_key(candidate.record.node_id)),
     ):
         name = _free_name(state, node)
         if name and slots.taken < state.rules.worker_count:
@@ -263,11 +264,11 @@ def _take_up_copies(state: SchedulerState, pasts: Mapping[NodeId, m.JobHistory])
         # Its number is another one since it has said so.
         state.copying.said_by[node_id] = node.record.incarnation
         of_job = past.copies if (past.job, past.run) == (state.job.job, state.job.run) else ()
-        of_lineage = rollback.in_lineage((one.checkpoint for one in of_job), state.generations)
+        of_lineage = rollback.in_lineage((copy.checkpoint for copy in of_job), state.generations)
         rows += (
-            state.checkpoints.copies.add(node_id, one.rank, one.checkpoint)
-            for one in of_job
-            if one.checkpoint in of_lineage
+            state.checkpoints.copies.add(node_id, copy.rank, copy.checkpoint)
+            for copy in of_job
+            if copy.checkpoint in of_lineage
         )
     return rows
 

@@ -78,7 +78,7 @@ def _vacant(state: SchedulerState, now_ms: int) -> list[tuple[Node, Vacancy]]:
     ]
     return sorted(
         ((node, vacancy) for node, vacancy in found if vacancy is not Vacancy.NOT),
-        key=lambda one: (one[0].record.rank or 0, natural_key(one[0].slot)),
+        key=lambda pair: (pair[0].record.rank or 0, natural_key(pair[0].slot)),
     )
 
 
@@ -136,10 +136,13 @@ def _last_resort(
     reads what that one would read.
     """
     beside = [
-        one
-        for one in standbys.values()
-        if one.host == holder.record.host
-        and (state.nodes[one.node_id].replaces or first_id(one.node_id) == first_id(NodeId(holder.slot)))
+        standby
+        for standby in standbys.values()
+        if standby.host == holder.record.host
+        and (
+            state.nodes[standby.node_id].replaces
+            or first_id(standby.node_id) == first_id(NodeId(holder.slot))
+        )
     ]
     chosen = policy.next_candidate(_wanted(holder), beside, ())
     return None if chosen is None else state.nodes[chosen.node_id]
