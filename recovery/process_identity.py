@@ -1,7 +1,7 @@
 """Which process a process id means, and whether that very process has ended. Read from the kernel, nothing is kept.
 
 A process id is used again after a while, means another process after the next boot, and counts in its pid namespace only. So an
-identity says all of it, and only who runs under the same kernel and in the same pid namespace can prove anything by it.
+identity says all of it, and only a process under the same kernel and in the same pid namespace can prove anything by it.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class TemporaryFile:
         return writer.digest(), writer.size
 
     def write_by(self, write: Callable[[int], tuple[str, int]]) -> tuple[str, int]:
-        """As `write`, by somebody who is given the descriptor of the empty file and says digest and size."""
+        """As `write`, by a caller that is given the descriptor of the empty file and says digest and size."""
         return write(self._open())
 
     def open(self) -> DigestingWriter:

@@ -186,7 +186,7 @@ class Receipt:
 
 
 def _obstacle(path: Path, manifest: Manifest) -> str:
-    """Why this node cannot hold it, whoever gives it; empty: it can."""
+    """Why this node cannot hold it, from any source; empty: it can."""
     if any("/" in file.name for file in manifest.files):
         return "it is a folder that a framework wrote, and these are not copied"
     if names.parse(manifest.file) is None:

@@ -69,7 +69,7 @@ class MemoryHome:
     def directory(self, run: int, rank: int) -> Path:
         """Where a rank's checkpoints of a run lie; made if absent.
 
-        The rank names it, not the node: whoever has the rank next on this host finds them.
+        The rank names it, not the node: the next holder of the rank on this host finds them.
 
         Raises:
             OSError: it cannot be made.
@@ -184,7 +184,7 @@ def _held_alone(root: Path) -> Iterator[Owner | None]:
         BlockingIOError: somebody does.
         OSError: it cannot be looked at, or is gone.
     """
-    # Without its file it was left by somebody who died while making it or clearing it up; the lock needs one.
+    # Without its file it was left by a process that died while making it or clearing it up; the lock needs one.
     descriptor = os.open(root / OWNER_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

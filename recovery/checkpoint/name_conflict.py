@@ -86,7 +86,7 @@ def _violation(path: Path, old: Manifest, manifest: Manifest) -> str:
 def resolve(opened: int, conflict: NameConflict) -> None:
     """Free the name. The old manifest goes first, so it never stands beside new bytes.
 
-    Whoever dies between the renames leaves files without a manifest; the next save joins them under the same number.
+    A process that dies between the renames leaves files without a manifest; the next save joins them under the same number.
 
     Args:
         opened: descriptor of the directory.

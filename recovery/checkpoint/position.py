@@ -8,7 +8,7 @@ from recovery.core.message_fields import Count
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A point between two steps. Whether training is over is decided by it alone, whoever asks and whenever it was saved."""
+    """A point between two steps. Whether training is over is decided by it alone, for every caller and whenever it was saved."""
 
     step: Count
     """Steps applied, over all passes."""

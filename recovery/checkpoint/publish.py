@@ -1,7 +1,7 @@
 """How a checkpoint comes to be: a manifest under its final name has all of its files beside it, complete and durable.
 
 All files are first written and fsynced under temporary names, so that a full disk is met before anything has changed.
-Then the files get their names, then the manifest. Whoever dies in between leaves files without a manifest: no checkpoint.
+Then the files get their names, then the manifest. A process that dies in between leaves files without a manifest: no checkpoint.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Content(msgspec.Struct, frozen=True):
 
 
 class WrittenContent(msgspec.Struct, frozen=True):
-    """One file that somebody else writes, who digests what he writes: another process."""
+    """One file that another process writes, which digests what it writes."""
 
     name: str
     """As of `Content`."""

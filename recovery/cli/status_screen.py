@@ -77,7 +77,7 @@ def _not_saved(count: int) -> str:
 
 
 def _warming_up(names: list[str]) -> str:
-    """Who is there and cannot follow a plan yet: workers and standbys."""
+    """The nodes that are there and cannot follow a plan yet: workers and standbys."""
     more = len(names) - _STANDBYS_SHOWN
     return ", ".join(names[:_STANDBYS_SHOWN]) + (f" and {more} more (recovery nodes)" if more > 0 else "")
 

@@ -17,7 +17,7 @@ class Secret:
         self._text = text
 
     def reveal(self) -> str:
-        """The text itself, for who uses it."""
+        """The text itself, for the caller that uses it."""
         return self._text
 
     @override

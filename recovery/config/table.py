@@ -213,7 +213,7 @@ RECOVERY = (
     Setting(
         name="MS_ALLOW_RESTART_FROM_ZERO",
         kind=SettingKind.CHOICE,
-        meaning="1: when ranks hold checkpoints but none in common, the job starts again at step 0. 0: it stops and shows who holds what.",
+        meaning="1: when ranks hold checkpoints but none in common, the job starts again at step 0. 0: it stops and shows which rank holds what.",
         rule="must be 1 (on) or 0 (off)",
         example="0",
         default="0",

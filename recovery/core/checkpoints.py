@@ -1,4 +1,4 @@
-"""Who holds which checkpoint: ranks their own, other nodes copies. A step is committed when every rank of the world holds its own."""
+"""Which node holds which checkpoint: ranks their own, other nodes copies. A step is committed when every rank of the world holds its own."""
 
 from __future__ import annotations
 
@@ -296,7 +296,7 @@ class CheckpointIndex:
 
         Args:
             step: 0: from the start.
-            fetched: what ranks do not hold and fetch for it, as it lies at those who give it.
+            fetched: what ranks do not hold and fetch for it, as it lies at the nodes that give it.
             is_stored: False: it goes on from a rank's memory. That commits nothing: newer than the newest common step, it is gone with its process.
         """
         is_durable = is_stored and step > 0 and self._steps.at(step).lies_on_disks(self._ranks, fetched)

@@ -1,4 +1,4 @@
-"""A checkpoint as people are shown it: with who else holds it."""
+"""A checkpoint as people are shown it: with the nodes that hold copies of it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from recovery.core.records import CheckpointRecord
 
 
 class CopiedCheckpoint(CheckpointRecord, frozen=True, kw_only=True):
-    """A rank's checkpoint and who else holds it."""
+    """A rank's checkpoint and the nodes that hold copies of it."""
 
     copies: tuple[NodeId, ...] = ()
     """Nodes that hold a verified copy, sorted."""
 
 
 def with_copies(record: CheckpointRecord, holders: Iterable[NodeId]) -> CopiedCheckpoint:
-    """Say of a checkpoint who else holds it."""
+    """Say of a checkpoint which other nodes hold it."""
     return CopiedCheckpoint(**msgspec.structs.asdict(record), copies=tuple(sorted(holders)))

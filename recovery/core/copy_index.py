@@ -15,7 +15,7 @@ from recovery.core.tiers import Tier
 
 
 class CopyIndex:
-    """The copies in the checkpoint index. Who of the holders is here is the caller's business."""
+    """The copies in the checkpoint index. Which of the holders are here is the caller's business."""
 
     def __init__(self, steps: Steps) -> None:
         """Of an index: it holds the ranks' own in the same entries."""
@@ -38,7 +38,7 @@ class CopyIndex:
                 self._put(record.node_id, record.rank, held)
 
     def holders(self, rank: Rank, step: int) -> Mapping[NodeId, HeldCheckpoint]:
-        """Who holds a rank's contribution to a step."""
+        """The nodes that hold a rank's contribution to a step."""
         return self._steps.at(step).copies_of(rank)
 
     def one_of_each(self) -> dict[int, dict[Rank, HeldCheckpoint]]:

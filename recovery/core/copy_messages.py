@@ -73,7 +73,7 @@ class CopyOrder(msgspec.Struct, frozen=True, kw_only=True, tag="copy_order"):
     checkpoint: HeldCheckpoint
     """As the rank has reported it; `path` names a file on its own node only, and says on what it lies."""
     sources: Annotated[tuple[Source, ...], msgspec.Meta(max_length=SOURCES_MAX)]
-    """Who has it, to be asked in this order."""
+    """The nodes that have it, to be asked in this order."""
 
 
 class CopiesKept(msgspec.Struct, frozen=True, kw_only=True, tag="copies_kept", omit_defaults=True):

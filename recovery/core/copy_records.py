@@ -28,7 +28,7 @@ class CopyRecord(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     rank: Rank
     node_id: NodeId
-    """Who holds it."""
+    """The node that holds it."""
     generation: Generation
     epoch: int
     step_in_epoch: int

@@ -33,7 +33,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True, tag="position"):
 class SaveAt(msgspec.Struct, frozen=True, kw_only=True, tag="save_at"):
     """A rank is to be handed over: every rank saves at this step, stops there and waits. `Position` is the answer.
 
-    It replaces an earlier one of the same drain: who waits at that step goes on to this one.
+    It replaces an earlier one of the same drain: a rank that waits at that step goes on to this one.
     """
 
     drain: Count
@@ -41,11 +41,11 @@ class SaveAt(msgspec.Struct, frozen=True, kw_only=True, tag="save_at"):
     step: Count
     """0: the rank is only asked where it is."""
     wait_ms: Count = 0
-    """How long the scheduler lets a drain take: who has stopped waits no longer. 0: a release before this one asks, which does not say so."""
+    """How long the scheduler lets a drain take: a rank that has stopped waits no longer. 0: a release before this one asks, which does not say so."""
 
 
 class DrainCancelled(msgspec.Struct, frozen=True, kw_only=True, tag="go_on"):
-    """The drain was given up: who waits at a step of it trains on."""
+    """The drain was given up: a rank that waits at a step of it trains on."""
 
     drain: Count
 

@@ -49,7 +49,7 @@ class LiveState(msgspec.Struct, frozen=True, kw_only=True):
     epoch: Count
     step_in_epoch: Count
     structure: ShortText
-    """SHA-256 (hex) of names, shapes and dtypes: who takes it has the same."""
+    """SHA-256 (hex) of names, shapes and dtypes: a rank that takes it has the same."""
     replicas: Ranks = ()
     """The ranks that hold the same, this one among them, where tensors are spread over the ranks (HSDP); empty: all ranks do."""
 

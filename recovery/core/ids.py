@@ -26,4 +26,4 @@ RequestId = NewType("RequestId", str)
 """Random name of one request, chosen by the sender. A repeat carries the same one and has no second effect."""
 
 ResumeToken = NewType("ResumeToken", str)
-"""128-bit secret in hex, given at admission. Whoever brings it is the same incarnation coming back."""
+"""128-bit secret in hex, given at admission. A process that brings it is the same incarnation coming back."""

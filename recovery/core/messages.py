@@ -291,7 +291,7 @@ class Rollback(msgspec.Struct, frozen=True, kw_only=True, tag="rollback"):
     incarnation: IncarnationNumber = Incarnation(0)
     """The node's incarnation, higher than at admission for the same reason. 0: the same."""
     sources: Annotated[tuple[Source, ...], msgspec.Meta(max_length=SOURCES_MAX)] = ()
-    """Who has this rank's contribution when its own node does not: then `path` is empty, and `digest` says what is fetched first."""
+    """The nodes that have this rank's contribution when its own node does not: then `path` is empty, and `digest` says what is fetched first."""
     file_bytes: Count = 0
     """Of what is fetched; 0 without sources."""
     written: GenerationNumber = Generation(0)
@@ -305,7 +305,7 @@ class Rollback(msgspec.Struct, frozen=True, kw_only=True, tag="rollback"):
     live_structure: ShortText = ""
     """As `LiveState.structure`; empty without `live_rank`, and where that rank loads its checkpoint first (`path`) and gives that."""
     live_replicas: Ranks = ()
-    """Who takes its state from `live_rank`, that rank among them; the others take theirs from their own. Empty: all ranks."""
+    """The ranks that take their state from `live_rank`, that rank among them; the others take theirs from their own. Empty: all ranks."""
 
     @property
     def step_on_disks(self) -> int:

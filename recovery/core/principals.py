@@ -1,4 +1,4 @@
-"""Who may say what. A connection has one principal before its first message counts, and one table says who may send each message.
+"""Which principal may say what. A connection has one principal before its first message counts, and one table says which may send each message.
 
 How a principal is known (a certificate, the job token, or its own word where the network is trusted) is found out below, in
 `recovery.transport`; what it may do depends on what it is, not on how that is known.
@@ -34,13 +34,13 @@ class AuthMethod(str, Enum):
     CERTIFICATE = "certificate"
     """Its certificate names it."""
     TOKEN = "token"  # noqa: S105 - a word, not a secret
-    """It has proven that it knows the job's token, and says its name: whoever has the token may be any process of the job."""
+    """It has proven that it knows the job's token, and says its name: a process that has the token may be any of the job."""
     CLAIMED = "claimed"
     """It says so itself: the network is trusted."""
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
-    """Who speaks on a connection, from its first message to its end."""
+    """The peer on a connection, from its first message to its end."""
 
     kind: PrincipalKind
     name: str
@@ -87,13 +87,13 @@ SENDERS: dict[type[msgspec.Struct], Sender] = {
     c.CopyReport: _MEMBER,
     c.CopyFailed: _MEMBER,
 }
-"""By message: who may send it. Nobody may send what has no row."""
+"""By message: the principals that may send it. None may send what has no row."""
 
 assert set(SENDERS) == set(get_args(m.FromNode)), "every message of a node has its row"
 
 
 def claimed(message: m.FromNode, *, peer: str, member: NodeId | None) -> Principal:
-    """Who says this where the network is trusted, and nobody proves anything.
+    """The sender of this where the network is trusted, and nobody proves anything.
 
     Args:
         message: what is said.
@@ -110,7 +110,7 @@ def violation(principal: Principal, message: m.FromNode, *, member: NodeId | Non
     """Why this principal may not say this; empty: it may.
 
     Args:
-        principal: who speaks on the connection.
+        principal: of the peer on the connection.
         message: what is said.
         member: the node that was admitted on this connection, None before.
         rank: that it holds, None: none.

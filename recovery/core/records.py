@@ -300,7 +300,7 @@ class EventRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     because: str = ""
     """The first failure that this follows from."""
     details: str = ""
-    """Longer text: a traceback, a table of who holds what."""
+    """Longer text: a traceback, a table of what each node holds."""
 
 
 class DirectoryRecord(msgspec.Struct, frozen=True, kw_only=True):

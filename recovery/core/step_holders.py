@@ -1,4 +1,4 @@
-"""Who holds what of one step: each rank its own checkpoint, other nodes copies of it."""
+"""Which node holds what of one step: each rank its own checkpoint, other nodes copies of it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class StepHolders:
 
 
 class Steps(dict[int, StepHolders]):
-    """By step: who holds what of it."""
+    """By step: which node holds what of it."""
 
     def at(self, step: int) -> StepHolders:
         """For looking: what is not there is empty."""

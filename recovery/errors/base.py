@@ -1,4 +1,4 @@
-"""What every error has: a row of the table, the parts of its sentence, and a class for those who catch it."""
+"""What every error has: a row of the table, the parts of its sentence, and a class for code that catches it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Row(NamedTuple):
 
 
 class RecoveryError(Exception):
-    """Base of all. A class is there for those who catch it; each of its `rows` is one error."""
+    """Base of all. A class is there for code that catches it; each of its `rows` is one error."""
 
     rows: ClassVar[tuple[Row, ...]] = (Row("RECOVERY", 1, Cause.PERMANENT, "{text}"),)
 

@@ -108,7 +108,7 @@ class ProcessError(RecoveryError):
             "The main thread hung at the same step in each of several programs that took this process over."),
         Row("PROCESS_NOT_REPLACED", 68, Cause.TEMPORARY,
             "{path} cannot take this process over ({reason}), so it ends. Bring the interpreter back; "
-            "whoever started this process starts it again with the same environment.",
+            "the parent that started this process starts it again with the same environment.",
             "exec in place failed, so that this process had to end instead."),
         Row("WORKER_BROKEN", 69, Cause.TEMPORARY,
             "a fault of the engine in the thread that speaks with the scheduler ({reason}): what is half changed is not carried on, "

@@ -76,7 +76,7 @@ class ChannelFileError(SecureChannelError):
             "A PKCS#12 file does not open with this password. A wrong password and a damaged file look the same."),
         Row("P12_UNENCRYPTED", 26, Cause.PERMANENT,
             "{file} ({field}) is not encrypted. Export it again with a password (`openssl pkcs12 -export`).",
-            "A PKCS#12 file is not encrypted: whoever reads it has the key."),
+            "A PKCS#12 file is not encrypted: a reader of it has the key."),
         Row("P12_NO_KEY", 26, Cause.PERMANENT,
             "{file} ({field}) holds no private key. Export certificate and key together (`openssl pkcs12 -export -inkey`).",
             "A PKCS#12 file holds no private key."),
@@ -149,7 +149,7 @@ class CertificateError(SecureChannelError):
         Row("TLS_UNKNOWN_CA", 27, Cause.PERMANENT,
             "{file}: {subject} was issued by {issuer} (key id {issuer_key}), which is not in "
             "{ca_file} (key ids {ca_keys}). Name the authority that signed it.",
-            "A certificate was issued by nobody who is trusted here."),
+            "A certificate was issued by no authority that is trusted here."),
         Row("TLS_KEY_WEAK", 27, Cause.PERMANENT,
             "{file}: {subject} has a key of {found}, and {wanted} is the least. Make the certificate again with a longer key.",
             "A key is too short to protect anything."),

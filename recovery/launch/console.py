@@ -39,7 +39,7 @@ console = _Console(highlight=False, soft_wrap=True, emoji=False, markup=False)
 
 
 def say(text: str, *, style: str = "") -> None:
-    """One line for whoever watches. A console that cannot be written (closed, full) ends nothing: stderr may still be read."""
+    """One line for a person who watches. A console that cannot be written (closed, full) ends nothing: stderr may still be read."""
     try:
         if not console.quiet:
             console.print(Text(text, style=style))

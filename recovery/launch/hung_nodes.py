@@ -27,7 +27,7 @@ class LostNodes(msgspec.Struct, frozen=True, kw_only=True):
     """How long a process that is well, and whose network is free, takes at most to be heard."""
     nodes: tuple[LostNode, ...]
     silent: tuple[SilentNode, ...] = ()
-    """Whoever is not connected, and of whom it matters whether its process runs."""
+    """Nodes that are not connected, where it matters whether their processes run."""
     job: str = ""
     """Whose scheduler it is."""
 
@@ -36,7 +36,7 @@ class HungNodes:
     """Finds the lost nodes whose processes do not come back by themselves. The answers and their times are arguments.
 
     A node may be lost because its host was cut off: then its process is well and reconnects when the network is free. That it is
-    free, and for how long, is seen from here, on the same host: the scheduler answers. Who is lost all the same hangs.
+    free, and for how long, is seen from here, on the same host: the scheduler answers. A node that is lost all the same hangs.
     """
 
     def __init__(self) -> None:

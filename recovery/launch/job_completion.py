@@ -1,6 +1,6 @@
 """Was a worker done when it ended with exit code 0? The code alone does not say: a script may call `os._exit(0)` in the middle of training.
 
-The scheduler knows. It reports the job as finished to its workers only once that is written, so whoever was done finds it so.
+The scheduler knows. It reports the job as finished to its workers only once that is written, so a worker that was done finds it so.
 """
 
 from __future__ import annotations

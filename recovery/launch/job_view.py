@@ -14,7 +14,7 @@ from recovery.core.scheduler.drain_states import RANK_HANDED_OVER
 from recovery.launch.node_ids import is_of
 
 _MAY_BE_REFUSED = (NodeState.LOST.value, NodeState.SUSPECT.value)
-"""A window guards the id of a lost node. Who left may return at once, and who is connected is there."""
+"""A window guards the id of a lost node. A node that left may return at once, and one that is connected is there."""
 
 
 class KnownNode(msgspec.Struct, frozen=True, kw_only=True):

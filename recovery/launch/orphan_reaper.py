@@ -19,7 +19,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _GRACE_S = 5.0
 """From SIGTERM to SIGKILL, as the job's processes have them."""
 _ROUNDS_MAX = 100
-"""Whoever is killed leaves orphans of its own; no job was seen to nest them deeper than three."""
+"""A process that is killed leaves orphans of its own; no job was seen to nest them deeper than three."""
 _ROUND_S = 0.02
 _ENDING_S = 0.2
 """What was killed with its session has ended by then, and is no stray."""
@@ -34,7 +34,7 @@ def take_in_orphans() -> None:
 class OrphanReaper:
     """Reaps them while the job goes on, and ends those that are left at its end.
 
-    A process of this launcher's own session (a helper of a library) is never one: whoever began it waits for it. Nor is a child that
+    A process of this launcher's own session (a helper of a library) is never one: the code that began it waits for it. Nor is a child that
     was there before.
     """
 
@@ -49,7 +49,7 @@ class OrphanReaper:
         """It could not look once, which was said."""
 
     def start(self) -> None:
-        """Before the job's first process: take in orphans. Whoever is a child of this process already is not of the job."""
+        """Before the job's first process: take in orphans. A process that is a child of this one already is not of the job."""
         take_in_orphans()
         # A shell that became this launcher by exec leaves its children to it. Nobody waits for them, so their numbers stay theirs.
         self._before = frozenset(self._children())

@@ -1,6 +1,6 @@
 """Does a program's output end as that of one which lost a peer? Then the peer's end may be the cause of its own, and come later.
 
-A failing program closes its connections while it still tears itself down, so whoever waits for it can have ended long before.
+A failing program closes its connections while it still tears itself down, so a peer that waits for it can have ended long before.
 """
 
 from __future__ import annotations

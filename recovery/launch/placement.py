@@ -1,4 +1,4 @@
-"""Who runs where with which environment: from the command line to the processes of one host. Pure."""
+"""Which processes run where with which environment: from the command line to the processes of one host. Pure."""
 
 from __future__ import annotations
 

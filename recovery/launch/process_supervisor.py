@@ -48,7 +48,7 @@ _JOB_IS_OVER = (
     ROWS["NO_COMMON_CHECKPOINT"].exit_code,
     ROWS["WAIT_TIMEOUT"].exit_code,
 )
-"""Whoever ends so says it of the job, whether it held a rank or not."""
+"""A process that ends so says it of the job, whether it held a rank or not."""
 
 
 class Outcome(NamedTuple):
@@ -270,7 +270,7 @@ class ProcessKeeper:
     async def _name_first(self) -> None:
         """Choose the node id of the first start: not one that an earlier launcher's process had, which would wait for its window."""
         earlier = self._context.earlier
-        # Whoever comes for the rank of another slot has no rank of its own.
+        # A process that comes for the rank of another slot has no rank of its own.
         if earlier is None or not self._ids.fresh or "MS_REPLACES" in self.placed.variables:
             return
         job = await earlier.known()

@@ -25,11 +25,11 @@ class MissingRank(NamedTuple):
 
     rank: int
     holder: NodeId
-    """Who held it."""
+    """The node that held it."""
 
 
 def missing(job: KnownJob) -> tuple[KnownNode, ...]:
-    """Who is gone and holds a rank all the same, since nobody has taken it; by rank."""
+    """The nodes that are gone and hold a rank all the same, since nobody has taken it; by rank."""
     found = [node for node in job.nodes if node.rank is not None and node.state in _GONE]
     return tuple(sorted(found, key=lambda node: node.rank or 0))
 
@@ -46,7 +46,7 @@ def due(job: KnownJob, slots: Collection[str], after_ms: int) -> tuple[MissingRa
     ours = {node.host for node in job.nodes if _is_ours(node, slots) and _trains(node)}
     if not ours:
         return ()
-    # Who has the fewest ranks has most to spare.
+    # The host that has the fewest ranks has most to spare.
     order = sorted(ranks_of, key=lambda host: (ranks_of[host], natural_key(host)))
     wait_ms = after_ms * (1 + min(order.index(host) for host in ours))
     return tuple(

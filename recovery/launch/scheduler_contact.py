@@ -1,4 +1,4 @@
-"""What a launcher and the scheduler say to each other: how processes ended, who is lost, who is known."""
+"""What a launcher and the scheduler say to each other: how processes ended, which nodes are lost, which are known."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class ProcessStarter:
         self.strays = OrphanReaper()
 
     def start(self) -> None:
-        """Make the template. Whoever is to be forked waits for it."""
+        """Make the template. A process that is to be forked waits for it."""
         self.strays.start()
         if self._method is not StartMethod.SPAWN:
             if self._plan is None:
@@ -107,7 +107,7 @@ class ProcessStarter:
         conditions = self._conditions_on(cpus)
         if may_fork and self._template is not None:
             async with self._one_at_a_time:
-                # Whoever was before it may have found the template of no use.
+                # The process before it may have found the template of no use.
                 template = self._template
                 if template is not None:
                     with self.strays.undecided():

@@ -113,7 +113,7 @@ class _Program:
             process.end(_END_S)
             session.check()
         except (StopSignalReceived, KeyboardInterrupt):
-            # Whoever asked ends this process, and the program with it, when its own patience is over.
+            # The process that asked ends this one, and the program with it, when its own patience is over.
             process.end(_LONGEST_STOP_S)
             raise
         finally:
@@ -192,7 +192,7 @@ class _Program:
 
 
 def _end_like(status: int) -> NoReturn:
-    """Leave as the program left, so that whoever watches sees its status."""
+    """Leave as the program left, so that a parent that waits sees its status."""
     log.flush_streams()
     if status < 0:
         # The program's own core is enough.

@@ -1,4 +1,4 @@
-"""A world per generation, and per process: MindSpore cannot form a second one, so whoever survives a generation replaces itself.
+"""A world per generation, and per process: MindSpore cannot form a second one, so a process that survives a generation replaces itself.
 
 Six facts of MindSpore 2.10 shape this file.
 
@@ -17,7 +17,7 @@ Six facts of MindSpore 2.10 shape this file.
 6. A worker that ends signs off at its scheduler, and closes the connection as soon as it has the answer, maybe while its receiving
    thread still looks for more. That one reads freed memory then, and the process ends with SIGSEGV behind its last line: once in some
    hundred ends on a busy machine. So nobody signs off: a process leaves as MindSpore's own leave after an exception, and its
-   scheduler looks who is still connected (scheduler_program.py).
+   scheduler looks which are still connected (scheduler_program.py).
 """
 
 from __future__ import annotations

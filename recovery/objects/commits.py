@@ -1,4 +1,4 @@
-"""Steps in object storage: each rank adds its contribution, and whoever finds the last one creates the commit object.
+"""Steps in object storage: each rank adds its contribution, and the rank that finds the last one creates the commit object.
 
 Keys, relative to `<job>/run-<run>/`; STEP is `<generation>-<step>`, 12 digits each, so that names are in the order of training:
     steps/STEP/files/<unique>/<number>  what a contribution holds; each upload under a prefix of its own
@@ -101,7 +101,7 @@ def send(store: ObjectStore, checkpoint: Path, manifest: Manifest) -> Commit | N
     Args:
         store: where to.
         checkpoint: the first file.
-        manifest: of it; whoever downloads verifies the files against it.
+        manifest: of it; a rank that downloads verifies the files against it.
 
     Returns:
         What is committed of this step; None: other ranks are still to come.

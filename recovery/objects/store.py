@@ -244,7 +244,7 @@ class ObjectStore:
                     raise
             else:
                 return
-        # Who reads this within that moment finds an object that is not whole, refuses it, and looks again later.
+        # A process that reads this within that moment finds an object that is not whole, refuses it, and looks again later.
         # The driver's own way of creating looks first and then writes, so that two writers could both win.
         with Path(path).open("xb") as whole:
             whole.write(content)

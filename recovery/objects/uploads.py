@@ -245,7 +245,7 @@ class Uploads:
         if reason != self._trouble:
             self._trouble = reason
             _logger.warning("event=upload_failed training goes on: %s", reason)
-        # Whoever waits for it finds the reason in the log.
+        # A caller that waits for it finds the reason in the log.
         with self._changed:
             self._failures += 1
             self._changed.notify_all()

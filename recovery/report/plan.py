@@ -61,7 +61,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     stepped_back: tuple[RankFile, ...]
     """Files of newer common steps that do not verify, because of which the plan is older."""
     refused: tuple[dict[str, Any], ...]
-    """Node ids that are still refused, with seconds left, as of the last write, and who has taken their rank since; null: nobody."""
+    """Node ids that are still refused, with seconds left, as of the last write, and the node that has taken their rank since; null: none."""
     standbys: tuple[dict[str, Any], ...]
     """Node ids that hold no rank, each with the lost rank that it would be asked first to take; null: none."""
     guesses: tuple[str, ...] = ()
@@ -290,7 +290,7 @@ def _plan(
 
 
 def _taken_by(stored: Stored, lost: NodeRecord) -> str | None:
-    """Who holds the slot of a node that holds none any more; None: nobody is known to."""
+    """The node that holds the slot of one that holds none any more; None: none is known to."""
     if stored.slot_state(lost) is not SlotState.REPLACED:
         return None
     of_its_name = (

@@ -1,4 +1,4 @@
-"""One screen: where the job stands, who is missing and when it may return, what a rollback would go back to."""
+"""One screen: where the job stands, which nodes are missing and when they may return, what a rollback would go back to."""
 
 from __future__ import annotations
 

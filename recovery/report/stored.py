@@ -80,7 +80,7 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     live_generations: frozenset[Generation] = frozenset()
     """Those of the newest run whose plans went to ranks' memories."""
     warming_up: frozenset[NodeId] = frozenset()
-    """Who was admitted, and has neither had a plan nor said that it can follow one."""
+    """Nodes that were admitted, and have neither had a plan nor said that they can follow one."""
     scheduler_pid: int | None
     """Of the process that has the store open on this host; None: none has."""
 
@@ -114,7 +114,7 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lost(self) -> tuple[NodeRecord, ...]:
-        """Who is gone and may come back."""
+        """Nodes that are gone and may come back."""
         return tuple(node for node in self.nodes if node.state in (NodeState.LOST, NodeState.SUSPECT))
 
 

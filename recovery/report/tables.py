@@ -94,7 +94,7 @@ NODES = View(
             lambda node: node.rejoin_left_ms / 1000,
         ),
         _field("reason", "why it is in this state"),
-        # Last, so that whoever reads CSV by number finds the others where they were.
+        # Last, so that a script that reads CSV by number finds the others where they were.
         Column(
             "warming_up",
             "it is live, and has not finished its imports or what it loads first; null: an older scheduler does not say. The table for people has it as a state",
@@ -162,7 +162,7 @@ CHECKPOINTS = View(
             shown=False,
         ),
         _field("reason", "why it is invalid"),
-        # Last, so that whoever reads CSV by number finds the others where they were.
+        # Last, so that a script that reads CSV by number finds the others where they were.
         Column(
             "tier",
             "disk, or memory: it is gone when its host restarts",
@@ -227,7 +227,7 @@ VIEWS = (NODES, STEPS, CHECKPOINTS, GENERATIONS, EVENTS, CERTIFICATES)
 def checkpoint_rows(
     checkpoints: Iterable[CheckpointRecord], copies: Iterable[CopyRecord]
 ) -> list[dict[str, Any]]:
-    """Newest first, with who holds copies of each.
+    """Newest first, with the nodes that hold copies of each.
 
     Args:
         checkpoints: of the store.
@@ -251,5 +251,5 @@ def _on_disk(path: Path) -> str | None:
             return "here"
         return "removed" if path.parent.is_dir() else None
     except OSError:
-        # Who looks may not look there.
+        # This user may not look there.
         return None

@@ -1,6 +1,6 @@
 """When each rank is known to have trained in each generation, how far it came, and for which times nobody knows.
 
-The scheduler's events say what it saw. It does not see its own end, nor who died or was paused while it was away; what each rank
+The scheduler's events say what it saw. It does not see its own end, nor which nodes died or were paused while it was away; what each rank
 recorded of itself bounds that to a heartbeat. A time of which neither says anything is unknown, and never counted as training.
 """
 

@@ -29,7 +29,7 @@ def read_workers_only(path: Path) -> tuple[Stored, str] | None:
         # It cannot be looked at, as little as what is said of it here.
         has_store = True
     if has_store:
-        # Whoever checks that store says what is wrong with it.
+        # The code that checks that store says what is wrong with it.
         return None
     part = workers_part(path)
     if part is None:

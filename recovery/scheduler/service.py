@@ -124,7 +124,7 @@ class _Service:
         token = JobToken.of(token_of(given, path))
         if token is None:
             _logger.warning(
-                "event=network_trusted nobody proves who he is: whoever reaches this port can see, hold up and end the job. "
+                "event=network_trusted no peer proves its identity: each that reaches this port can see, hold up and end the job. "
                 "MS_JOB_TOKEN is %s; give every process the same one, or MS_RECOVERY_PATH with MS_ENABLE_RECOVERY=1.",
                 "off" if given is not None else "unset",
             )
@@ -150,7 +150,7 @@ class _Service:
         if self._channel is None and not server.on_loopback:
             _logger.warning(
                 "event=channel_not_secured address=%s:%d connections are neither encrypted nor authenticated by certificates: "
-                "whoever reaches this port can listen. Set MS_ENABLE_SSL=1 (recovery certs init DIR makes certificates), or trust the network.",
+                "each peer that reaches this port can listen. Set MS_ENABLE_SSL=1 (recovery certs init DIR makes certificates), or trust the network.",
                 self._settings.sched_host,
                 port,
             )
@@ -198,7 +198,7 @@ class _Service:
         )
 
     def _drain(self, body: bytes) -> tuple[int, object]:
-        """A person wants ranks to be handed over: 202 and who goes, or why not."""
+        """A person wants ranks to be handed over: 202 and the nodes that go, or why not."""
         try:
             asked = _drain_requests.decode(body)
         except UNREADABLE as error:
@@ -262,7 +262,7 @@ class _Service:
             stimulus = self._held.popleft()
             try:
                 self._carry_out(self._machine.handle(stimulus, clock.monotonic_ms()))
-            except Exception as error:  # noqa: BLE001 - whoever waits for the end raises it
+            except Exception as error:  # noqa: BLE001 - the caller that waits for the end raises it
                 self._break_off(stimulus, error)
         crowded = self._crowded()
         if crowded and not self._holding:

@@ -86,7 +86,7 @@ def lost_in(path: Path, *, accept_without_wal: bool = False) -> Traces | None:
         StoreError: a scheduler's store is there and cannot be used as it is.
     """
     if not path.is_dir():
-        # Whoever opens a store there says what is wrong.
+        # The code that opens a store there says what is wrong.
         return None
     remains, job = scheduler_files(path), None
     is_there = scheduler_path(path).name in remains
@@ -137,7 +137,7 @@ def _scheduler_of(path: Path, pasts: dict[NodeId, JobHistory]) -> SchedulerAddre
     for name in sorted(
         pasts, key=lambda node_id: (pasts[node_id].run, pasts[node_id].generation), reverse=True
     ):
-        # Who cannot be read any more, or is of an earlier release, says nothing.
+        # A worker that cannot be read any more, or is of an earlier release, says nothing.
         with contextlib.suppress(StoreError, RecoveryPathError):
             address = read_scheduler_address(path, name)
             if address is not None:
@@ -185,7 +185,7 @@ def _manifests(directory: Path) -> list[Manifest]:
         try:
             found.append(manifests.read_manifest(path))
         except CheckpointError:
-            # Whoever plans with it says so.
+            # The code that plans with it says so.
             continue
     return found
 
@@ -245,7 +245,7 @@ def _state_of(built: Rebuilt) -> JobState:
 
 
 def _of_run(traces: Traces, built: Rebuilt) -> list[NodeId]:
-    """Who has trained in the newest run, in the order in which their ranks were last theirs."""
+    """The nodes that have trained in the newest run, in the order in which their ranks were last theirs."""
     names = [name for name, past in traces.pasts.items() if past.run == built.run]
     return sorted(names, key=lambda name: (traces.pasts[name].generation, natural_key(name)))
 

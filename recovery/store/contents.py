@@ -1,4 +1,4 @@
-"""The records of a whole file, as whoever begins with them holds them. Without SQLAlchemy, whose import costs 0.2 s."""
+"""The records of a whole file, as the process that begins with them holds them. Without SQLAlchemy, whose import costs 0.2 s."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """One owner per file, held by the kernel: a killed owner's lock is free at once, nothing is ever cleaned by hand.
 
-Beside the lock lies a note of who holds it, only for the error text: it is never asked who the owner is.
+Beside the lock lies a note of its owner, only for the error text: it is never asked which process that is.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class OwnerLock:
 
 
 def owner_of(database: Path) -> Owner | None:
-    """Who holds the lock of a store's file right now; None: nobody on this host. Asks the kernel and takes nothing.
+    """The owner of the lock of a store's file right now; None: none on this host. Asks the kernel and takes nothing.
 
     An owner on another host that shares the directory is not seen.
     """

@@ -64,7 +64,7 @@ def prepare_directory(path: Path) -> None:
             path=str(path), reason=reason, next_step="Run as that user, or choose another directory."
         )
     if facts.st_mode & stat.S_IWOTH:
-        # Whoever may write there may put another store, or another token, in the place of ours.
+        # A user who may write there may put another store, or another token, in the place of ours.
         raise RecoveryPathError(
             path=str(path),
             reason=f"may be written by every user (mode {stat.S_IMODE(facts.st_mode):04o})",

@@ -1,4 +1,4 @@
-"""Questions to a store from outside: for the command line and for whoever inspects a job, living or dead (see snapshot.py)."""
+"""Questions to a store from outside: for the command line and for code that inspects a job, living or dead (see snapshot.py)."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ def _end(database: Database, lock: OwnerLock, one_at_a_time: threading.Lock, own
     """Wait for the write under way: when the process merely ends, its writer thread still runs.
 
     A forked child leaves file and lock alone, they are its parent's. It could also wait for ever: the lock that a write of its parent
-    held at the fork is held in it by nobody who would let it go.
+    held at the fork is held in it by no thread that would let it go.
     """
     if os.getpid() != owner_pid:
         return

@@ -1,4 +1,4 @@
-"""Where the scheduler of a worker's job listens, as the worker's environment says: whoever looks at the worker's store alone can tell where the rest is."""
+"""Where the scheduler of a worker's job listens, as the worker's environment says: a reader of the worker's store alone can tell where the rest is."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Commits:
     """The count of one open file."""
 
     def __init__(self, path: Path) -> None:
-        """Read the note. Whoever reads beside a writer does so before its transaction begins: the note never runs ahead."""
+        """Read the note. A process that reads beside a writer does so before its transaction begins: the note never runs ahead."""
         self._path = path
         self._identity, self._count = "", 0
         self._noted = _read_note(path)

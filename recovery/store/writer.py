@@ -14,7 +14,7 @@ from recovery.core.records import Record
 from recovery.errors import InvariantError, StoreError, StoreFullError
 
 RETRY_S = 0.5
-"""Between two tries on a full disk. Whoever frees space waits at most this long for the answers; a tenth of it
+"""Between two tries on a full disk. A person who frees space waits at most this long for the answers; a tenth of it
 would keep the disk busy for nothing."""
 
 QUEUE_MAX = 262_144
@@ -89,7 +89,7 @@ class Writer:
 
     @property
     def crowded(self) -> bool:
-        """Whether as much waits as may: whoever can stop what leads to more batches does so until it is written."""
+        """Whether as much waits as may: a caller that can stop what leads to more batches does so until it is written."""
         return self._waiting >= QUEUE_MAX
 
     def close(self, timeout_s: float) -> bool:

@@ -180,7 +180,7 @@ def _content(path: Path | None) -> bytes:
         return b"none"
     try:
         facts = path.stat()
-        # A file of 2 GB by mistake is refused by whoever loads it; here its size and time are enough.
+        # A file of 2 GB by mistake is refused by the code that loads it; here its size and time are enough.
         head = (
             path.read_bytes()
             if facts.st_size <= 1 << 20

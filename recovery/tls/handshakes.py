@@ -26,7 +26,7 @@ class _Row(NamedTuple):
     reasons: str
     """A pattern of SSL_R_*: why the handshake ended, or what the other side's alert says."""
     sides: tuple[Side, ...]
-    """Who says it."""
+    """The sides that say it."""
     code: str
     sentence: str
 

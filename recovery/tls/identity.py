@@ -1,4 +1,4 @@
-"""Who a certificate says that its holder is: `ft-node:ID` and `ft-role:ROLE` among its subject alternative names."""
+"""What a certificate says that its holder is: `ft-node:ID` and `ft-role:ROLE` among its subject alternative names."""
 
 from __future__ import annotations
 

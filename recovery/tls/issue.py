@@ -147,7 +147,9 @@ class Authority:
             found = x509.load_pem_x509_crl(data)
             _ = number_of(found), *found
         except UNREADABLE:
-            raise _damaged(path, "Take the one that the hosts have: it says who is revoked.") from None
+            raise _damaged(
+                path, "Take the one that the hosts have: it says which certificates are revoked."
+            ) from None
         return found
 
     def issued(self) -> list[x509.Certificate]:

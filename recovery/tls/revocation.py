@@ -40,7 +40,7 @@ def read_revocation_lists(
 
     Args:
         path: of the file.
-        authorities: who may have signed them: those that are trusted, and those between them and a leaf.
+        authorities: those that may have signed them: those that are trusted, and those between them and a leaf.
         now: this moment, with its time zone.
         ca_file: where the authorities come from, for the error.
 

@@ -1,4 +1,4 @@
-"""Which end of a connection. Imports nothing: who only asks for it should not load the cryptography."""
+"""Which end of a connection. Imports nothing: a module that only asks for it should not load the cryptography."""
 
 from __future__ import annotations
 

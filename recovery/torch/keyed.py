@@ -49,7 +49,7 @@ def key_generators(seed: int, rank: int, step: int) -> None:
 
     Args:
         seed: of the job, see `base_seed`.
-        rank: whoever draws the same numbers gives the same one.
+        rank: ranks that draw the same numbers give the same one.
         step: 0-based count of the steps applied: 0 before the first.
 
     Cost: about 10 us, and several times as much behind a pause, when the processor has forgotten this code: so there is no digest in it.

@@ -157,7 +157,7 @@ class LiveMemory:
         wire = live_transfer.Wire(
             source, replicas, live_shards.group_of(new.parameters.values(), replicas) if replicas else None
         )
-        # Who was clean at the same step has the same already; whether it is the same, the digest will say.
+        # A rank that was clean at the same step has the same already; whether it is the same, the digest will say.
         why_not = self.why_not() or ("" if self._step == at.step else f"it stands at step {self._step}")
         if rank == source:
             if why_not:
@@ -201,7 +201,7 @@ class LiveMemory:
         return live_content.tree_of(self._parts, self._kept, self._buffers)
 
     def _apart(self) -> str:
-        """Gradients of this rank alone cannot be given: who was lost had others."""
+        """Gradients of this rank alone cannot be given: the lost rank had others."""
         if self.replicas and (name := self._parts.unreduced()):
             return f"the gradient of {name} was not added over the ranks (set_requires_gradient_sync, set_requires_all_reduce)"
         if self.replicas and (name := self._parts.placed_otherwise()):

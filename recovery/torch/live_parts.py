@@ -182,7 +182,7 @@ class LiveParts:
         return ""
 
     def structure(self) -> str:
-        """SHA-256 (hex) of what must be alike in whoever gives this state and whoever takes it."""
+        """SHA-256 (hex) of what must be alike in the rank that gives this state and the ranks that take it."""
         if self._structure:
             return self._structure
         lines = [f"gradients {self.has_gradients}"]

@@ -1,6 +1,6 @@
-"""Live rollback of a state that is spread over the ranks: who else holds this rank's part, and how a part becomes a tensor of another world.
+"""Live rollback of a state that is spread over the ranks: which other ranks hold this rank's part, and how a part becomes a tensor of another world.
 
-The packages that spread tensors cost most of a second to import: whoever has a tensor of theirs has imported them.
+The packages that spread tensors cost most of a second to import: a program that has a tensor of theirs has imported them.
 """
 
 from __future__ import annotations

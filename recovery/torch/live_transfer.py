@@ -89,7 +89,7 @@ class Wire:
 
         Args:
             source: the rank that gives.
-            replicas: who takes, the source among them; empty: all ranks.
+            replicas: the ranks that take, the source among them; empty: all ranks.
             group: of them, where there is one. One that is made here has its name by how many groups this rank is in already, so it needs
                 ranks that have made the same ones.
         """

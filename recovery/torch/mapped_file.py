@@ -1,7 +1,7 @@
 """A file of torch.save, read where it lies: its tensors are the file, mapped, until somebody copies them.
 
 A module copies what it is given into the parameters that it has, so its part of the file need not be read into fresh memory first: half of what
-a restore cost. Whoever keeps the tensors that it is given is given copies: a mapped file keeps its place on the disk after it was deleted, and a
+a restore cost. An object that keeps the tensors that it is given gets copies: a mapped file keeps its place on the disk after it was deleted, and a
 page of it that cannot be read again ends the process.
 """
 

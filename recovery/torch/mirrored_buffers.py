@@ -1,6 +1,6 @@
 """Buffers of rank 0 that every rank keeps: those that training changes in a model in DistributedDataParallel.
 
-Rank 0 sends them before the first optimizer step of every step: whoever completes that step then has them. An average of a model
+Rank 0 sends them before the first optimizer step of every step: a rank that completes that step then has them. An average of a model
 (AveragedModel) is changed behind the optimizer's step; its buffers follow at the boundary.
 
 Which change, and when, is voted on at the first boundary behind an optimizer's step. Where one begins to change later (a model that is

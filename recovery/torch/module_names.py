@@ -129,6 +129,6 @@ def forget_compiled() -> None:
 
 
 def _is_compiled(item: Any) -> bool:
-    """Whoever has compiled something has imported what compiles."""
+    """A program that has compiled something has imported what compiles."""
     module = sys.modules.get("torch._dynamo.eval_frame")
     return module is not None and isinstance(item, module.OptimizedModule)

@@ -14,7 +14,7 @@ Ten facts of PyTorch 2.13 shape this file.
 5. A store's client that reaches a stopped server waits for its answer without any timeout, and gloo opens its connections one after
    the other while a world is formed. So a world that is broken while it is formed is broken again and again until it gives up.
 6. gloo forgets a send that does not go onto the wire because the connection has just broken: when it reads the end of the connection it
-   tells whoever receives, and not who sends, and that one waiter stays until its timeout, whatever one does to the sockets. So a
+   tells the receiver, and not the sender, and that one waiter stays until its timeout, whatever one does to the sockets. So a
    world is broken by ending what each rank reads itself: what it sends still goes out, and its sockets stay open towards its peers until
    all have left and the next world is formed. Where a peer has died with bytes unread, a send in the moment before gloo hears of it
    is lost all the same; the replacement of the process after MS_ABORT_TIMEOUT is for this.
@@ -76,7 +76,7 @@ _world: World | None = None
 _ended_sockets = sockets.EndedSockets()
 """Of the last world (fact 6)."""
 _ended_groups = EndedGroups()
-"""Fact 3. Not in the World: whoever remembers a waker of an old world would keep its threads and descriptors alive."""
+"""Fact 3. Not in the World: code that remembers a waker of an old world would keep its threads and descriptors alive."""
 
 
 def init_process_group(

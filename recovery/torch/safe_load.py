@@ -27,7 +27,7 @@ _SAFE = (
 
 
 def check(name: str, value: Any, where: str = "") -> None:
-    """Refuse what a safe load would refuse, when it is saved: later there is nobody who could change the program.
+    """Refuse what a safe load would refuse, when it is saved: later nobody can change the program.
 
     What is surely safe is passed by its type; the rest is tried with torch, without the weights.
 

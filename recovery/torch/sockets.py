@@ -1,4 +1,4 @@
-"""The sockets of a world, and how to end them under whoever waits on them.
+"""The sockets of a world, and how to end them under a thread that waits on them.
 
 gloo wakes nobody whose own peer is alive, and aborting a group does not wake a gloo collective (torch 2.13: it returns at once, the
 waiter stays). Ending what the connected sockets read does: the collective fails within a millisecond with an ordinary error. What they send
@@ -32,7 +32,7 @@ def descriptors_of(inodes: Iterable[int]) -> list[int]:
 
 
 class EndedSockets:
-    """Sockets that read their end here. Towards their peers they stay open, whoever closes them, until `let_go`."""
+    """Sockets that read their end here. Towards their peers they stay open, no matter which side closes them, until `let_go`."""
 
     def __init__(self) -> None:
         """None yet."""

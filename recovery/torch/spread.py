@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def may_be() -> bool:
-    """Whoever has made a DTensor has imported its package."""
+    """A program that has made a DTensor has imported its package."""
     return "torch.distributed.tensor" in sys.modules
 
 

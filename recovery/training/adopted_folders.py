@@ -43,7 +43,7 @@ def adopt_folder(session: Session, path: str | Path, *, shared: bool = True, kee
         path: of the folder.
         shared: all ranks write this one folder, as torch.distributed.checkpoint does; each then digests the files whose names carry its
             number, and rank 0 all others. False: it is this rank's own, and it digests all of it.
-        keep: how many of the directory's folders stay, at least 2; older ones are removed. None: all of them; whoever wrote them removes them.
+        keep: how many of the directory's folders stay, at least 2; older ones are removed. None: all of them; the framework that wrote them removes them.
 
     Raises:
         UsageError: no step was taken yet.

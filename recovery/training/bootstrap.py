@@ -89,7 +89,7 @@ def announce_rank(settings: Settings, plan: Rollback, *, is_first: bool) -> None
 
 
 def places_of(settings: Settings, plan: Rollback, environ: Mapping[str, str]) -> dict[str, str]:
-    """What whoever started this process could not know: which rank it would take, and so which device of its host.
+    """What the parent of this process could not know: which rank it would take, and so which device of its host.
 
     A standby has none of these variables, unless a person set them. A process that was started for a lost rank has those of the
     process before it, and may have been given another rank.

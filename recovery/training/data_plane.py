@@ -1,4 +1,4 @@
-"""What a session offers to whoever forms a world of its ranks and must be freed from it."""
+"""What a session offers to code that forms a world of its ranks and must be freed from it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class DataPlane:
 
     @property
     def control_inode(self) -> int | None:
-        """Inode of the connection to the scheduler: whoever closes a world's sockets leaves this one alone."""
+        """Inode of the connection to the scheduler: code that closes a world's sockets leaves this one alone."""
         return self._service.control_inode
 
     @property

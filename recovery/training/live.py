@@ -82,7 +82,7 @@ class LiveMemory(Protocol):
             rank: this one.
             shapes: digest of the structure that the source has offered; empty: it has loaded its checkpoint (`loaded`).
             at: where the state stood.
-            replicas: who takes it from this source, itself among them; empty: all ranks.
+            replicas: the ranks that take it from this source, itself among them; empty: all ranks.
 
         Returns:
             SHA-256 (hex) of what these ranks share, as it lies in `new_state` now: the same on all of them.

@@ -61,7 +61,7 @@ class PlannedCheckpoint:
         return self._path
 
     def load(self, state: RestorableState) -> Position | None:
-        """Verify it and load it into `state`. A folder is loaded by whoever took it.
+        """Verify it and load it into `state`. A folder is loaded by the caller that took it.
 
         Returns:
             Where it stands; None: it does not say.

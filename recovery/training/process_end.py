@@ -55,7 +55,7 @@ def leave_at_exit(code: int, line: str) -> NoReturn:
 
 
 def log_loop_left_early(step: int) -> None:
-    """Log that training was left before its last step, which is allowed: whoever wonders why it is short finds it here."""
+    """Log that training was left before its last step, which is allowed: a user who wonders why it is short finds it here."""
     _logger.info(
         "event=loop_left_early step=%d the loop over session.steps was left before its end; this rank is done",
         step,

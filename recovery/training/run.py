@@ -117,7 +117,7 @@ class _Loop:
         self._service.training_control.leave_as_asked = stop_signals.let_through
         with stop_signals:
             try:
-                # Whoever sees this process dial may ask it to stop: by then both signals are understood.
+                # A launcher that sees this process dial may ask it to stop: by then both signals are understood.
                 self._start()
                 outcome = self._train()
             except Exception:
@@ -250,7 +250,7 @@ class _Loop:
         if verdict.code:
             process_end.leave(process_end.code_of(verdict), f"{verdict.code}: {verdict.reason}")
         if self._session is None and (self._settings.standby or self._settings.replaces):
-            # It was never needed: what the script does with its trained model is for those who trained.
+            # It was never needed: what the script does with its trained model is for those that trained.
             process_end.leave(0, "")
 
 

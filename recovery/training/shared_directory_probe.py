@@ -22,7 +22,7 @@ _logger = logging.getLogger("recovery.training")
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who has written it."""
+    """The job and run that have written it."""
 
     job: str
     run: int

@@ -80,7 +80,7 @@ class SharedLayout:
     def compare(self, manifest: Manifest, path: Path) -> bool:
         """Compare a save with what other ranks have saved of its step: do they share this state? Any thread.
 
-        Whoever saves last sees all the others. What differs ends training at the next step; the step is never committed.
+        The rank that saves last sees all the others. What differs ends training at the next step; the step is never committed.
         """
         for rank in range(manifest.world_size):
             other = shared_names.of_rank(path, rank, own_rank=manifest.rank)

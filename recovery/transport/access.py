@@ -1,4 +1,4 @@
-"""How whoever dials is secured: what it proves of itself, and the channel on which it does."""
+"""How a process that dials is secured: what it proves of itself, and the channel on which it does."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Access(NamedTuple):
     """How a connection to the scheduler is secured."""
 
     caller: Caller | None = None
-    """Who dials, with the job's token; None, or without a token: nothing is proven."""
+    """The process that dials, with the job's token; None, or without a token: nothing is proven."""
     channel: Channel | None = None
     """The secure channel's dialling side; None: plain text."""
 

@@ -37,6 +37,6 @@ class Calls(ThreadPoolExecutor):
             super().submit(call)
         except RuntimeError:
             # The executor is shut down, or no new thread can start. Then the call lies in the queue all the same, and a thread that was
-            # busy takes it: whoever begins first makes it, once.
+            # busy takes it: the one that begins first makes it, once.
             call()
         return done

@@ -39,7 +39,7 @@ def covers(named: NodeId, node_id: NodeId) -> bool:
 
 
 def mismatch_of(identity: Identity | None, message: FromNode) -> Mismatch | None:
-    """Why who speaks is not whom its certificate names; None: it may go on.
+    """Why the peer is not the one that its certificate names; None: it may go on.
 
     Args:
         identity: of the certificate; None: there is none, or it names nobody.
@@ -67,11 +67,11 @@ def mismatch_of(identity: Identity | None, message: FromNode) -> Mismatch | None
 def certified(
     identity: Identity | None, proven: Principal | None, message: FromNode, peer: str
 ) -> Principal | None:
-    """Who speaks on a connection, once a message agrees with its certificate; None: only what it says itself.
+    """The peer on a connection, once a message agrees with its certificate; None: only what it says itself.
 
     Args:
         identity: of the certificate; None: there is none, or it names nobody.
-        proven: who it has proven to be before; None: nobody.
+        proven: what it has proven to be before; None: nothing.
         message: with which the certificate agrees.
         peer: the address that it comes from.
     """
@@ -85,6 +85,6 @@ def certified(
         return proven
     if proven is None:
         return named
-    # Who has proven to be another one stays that one, and the table refuses what it says.
+    # A peer that has proven to be another one stays that one, and the table refuses what it says.
     agrees = proven.kind is named.kind and (proven.name == named.name or named.kind is PrincipalKind.LAUNCHER)
     return msgspec.structs.replace(proven, known=AuthMethod.CERTIFICATE) if agrees else proven

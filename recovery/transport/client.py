@@ -34,7 +34,7 @@ CLOSE_S = 1.0
 
 
 def warm_up() -> None:
-    """Import what the first `connect` would: for who will dial when every millisecond counts."""
+    """Import what the first `connect` would: for a process that dials when every millisecond counts."""
     import aiohttp  # noqa: F401, PLC0415 - see the head of this file
 
 
@@ -117,13 +117,13 @@ class Client:
 
     @property
     def fileno(self) -> int | None:
-        """Descriptor of the current connection, for those who must close it in a forked child."""
+        """Descriptor of the current connection, for callers that must close it in a forked child."""
         raw = self._raw()
         return raw.fileno() if raw is not None else None
 
     @property
     def socket_inode(self) -> int | None:
-        """Inode of the current connection's socket, so that those who close sockets leave it alone."""
+        """Inode of the current connection's socket, so that code that closes sockets leaves it alone."""
         fileno = self.fileno
         return os.fstat(fileno).st_ino if fileno is not None else None
 

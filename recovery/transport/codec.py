@@ -70,7 +70,7 @@ def decode_from_node(frame: bytes, *, frame_bytes_max: int, peer: str = "a node"
     Args:
         frame: one whole WebSocket message.
         frame_bytes_max: the limit that holds for this peer now, in bytes; checked before anything is read.
-        peer: who sent it, for the error.
+        peer: the sender, for the error.
 
     Raises:
         ProtocolError: too large, not msgpack, an unknown tag, a field missing, of another type or out of range.

@@ -50,7 +50,7 @@ class Connection:
         self.admitted = self.delivered = self.closing = self.broken = False
         self.reason = ""
         self.principal: Principal | None = None
-        """Who has proven to be there, before the first message; None: nobody proves anything here."""
+        """What the peer has proven to be, before the first message; None: nobody proves anything here."""
         # aiohttp refuses a message that is as long as its limit, hence + 1.
         self.socket = web.WebSocketResponse(compress=False, max_msg_size=frame_bytes_max + 1, timeout=CLOSE_S)
         self._transport = request.transport

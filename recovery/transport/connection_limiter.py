@@ -3,7 +3,7 @@
 Three kinds. A *silent* connection has sent no whole HTTP request, a *waiting* one has, and no message of ours behind it. Beyond
 the bound of either kind the oldest is closed: a real worker sends its request in the millisecond it connects and its registration in
 the millisecond it is answered, so that neither flood keeps one out. A *registering* one has sent a message and waits to be admitted,
-for as long as the disk takes: every node of the job has a place there, and who comes beyond that is refused with 503. One that was
+for as long as the disk takes: every node of the job has a place there, and one that comes beyond that is refused with 503. One that was
 answered and stays, since it waits for its time, has no place there: its owner bounds how many of these there are.
 """
 
@@ -118,7 +118,7 @@ class ConnectionLimiter(web.Server):
 
     @override
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
-        """A socket is closed, whoever closed it."""
+        """A socket is closed, by either side."""
         super().connection_lost(handler, exc)
         self.release(handler)
         self._silent.pop(handler, None)
@@ -207,7 +207,7 @@ class ConnectionLimiter(web.Server):
             self._registering_count -= 1
 
     def descriptors(self) -> list[int]:
-        """The sockets of all connections, for those who must close them in a forked child."""
+        """The sockets of all connections, for callers that must close them in a forked child."""
         raw = (accepted.transport.get_extra_info("socket") for accepted in list(self._accepted.values()))
         return [sock.fileno() for sock in raw if sock is not None and sock.fileno() >= 0]
 

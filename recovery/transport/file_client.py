@@ -1,7 +1,7 @@
 """Asks another node for files of a checkpoint: the other end of file_server.py. aiohttp is imported late, as in client.py.
 
 A connection that breaks is made again and the file goes on where it stopped, as long as each attempt brings something. Nothing that
-comes is believed: who takes the bytes compares them with the digest that the scheduler has named.
+comes is believed: the caller that takes the bytes compares them with the digest that the scheduler has named.
 """
 
 from __future__ import annotations

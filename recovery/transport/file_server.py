@@ -1,6 +1,6 @@
 """Serves files of checkpoints to the other nodes of the job, by the name of what they belong to, and to nobody else.
 
-`GET /checkpoints/DIGEST/manifest` and `GET /checkpoints/DIGEST/files/N`, the latter by ranges too. Who asks proves that it is a node of
+`GET /checkpoints/DIGEST/manifest` and `GET /checkpoints/DIGEST/files/N`, the latter by ranges too. A peer proves that it is a node of
 the job, by the job's token or its certificate, as it does to the scheduler. What it is given it checks against DIGEST itself.
 """
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from recovery.transport.tls_acceptor import TlsAcceptor
 
 TRANSFERS_MAX = 4
-"""Files under way at once. More would share the same disk and the same wire; who is answered 503 comes back in half a second."""
+"""Files under way at once. More would share the same disk and the same wire; a node that is answered 503 comes back in half a second."""
 READER_STALL_S = 30
 """A reader that takes nothing for so long is cut off, so that it does not hold one of the places."""
 BUSY = 503
@@ -60,7 +60,7 @@ class FileServer:
 
         Args:
             find: what there is of a digest; None: nothing. It may read files, and runs in a thread.
-            authenticator: finds out who asks.
+            authenticator: finds out which peer asks.
             channel: the secure channel's listening side; None: plain text.
         """
         self._find, self._authenticator, self._channel = find, authenticator, channel
@@ -121,7 +121,7 @@ class FileServer:
             await asyncio.wait_for(self._slots.acquire(), _STOP_S)
 
     def descriptors(self) -> list[int]:
-        """The port and the connections, for those who must close them in a forked child."""
+        """The port and the connections, for callers that must close them in a forked child."""
         listening = [sock.fileno() for listener in self._listeners for sock in listener.sockets]
         return [*listening, *self._limiter.descriptors()] if listening else []
 
@@ -143,7 +143,7 @@ class FileServer:
         return response
 
     def _look_at(self, request: web.BaseRequest) -> dict[str, str] | web.Response:
-        """Give the headers that prove this node to who asks, or refuse it."""
+        """Give the headers that prove this node to the peer, or refuse it."""
         headers: dict[str, str] = {}
         if self._authenticator.is_closed:
             looked = self._authenticator.look_at(request.headers, request.method, request.path)
@@ -155,12 +155,12 @@ class FileServer:
         if "Origin" in request.headers:
             return self._denied(request, _ANOTHER_TOKEN, "not for browsers")
         if self._channel is not None and not self._is_node(request, self._channel):
-            return self._denied(request, _ANOTHER_TOKEN, "the certificate of who asks is not that of a node")
+            return self._denied(request, _ANOTHER_TOKEN, "the certificate of the peer is not that of a node")
         return headers
 
     @staticmethod
     def _is_node(request: web.BaseRequest, channel: Channel) -> bool:
-        """Whether the certificate of who asks lets it be a node. One that names nobody proves that its holder belongs to the job."""
+        """Whether the certificate of the peer lets it be a node. One that names nobody proves that its holder belongs to the job."""
         from recovery.transport.peer_certificates import certificate_of  # noqa: PLC0415 - as in start
 
         try:

@@ -45,5 +45,5 @@ def json_body(value: Any) -> tuple[bytes, str]:
 
 
 def healthz() -> tuple[bytes, str]:
-    """Answer a liveness probe: who can answer has a loop that turns. Says nothing about the job."""
+    """Answer a liveness probe: a process that can answer has a loop that turns. Says nothing about the job."""
     return b"ok\n", "text/plain"

@@ -1,4 +1,4 @@
-"""The views and actions of inspection.py, answered over HTTP. Who may ask at all is settled before (server.py)."""
+"""The views and actions of inspection.py, answered over HTTP. Which peers may ask at all is settled before (server.py)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class InspectionPages:
 
         Args:
             inspection: by path; `/healthz` is always there.
-            rejections: logs who asks for what there is not, or may not be asked for from there.
+            rejections: logs peers that ask for what there is not, or may not be asked for from there.
         """
         self._routes: dict[str, Route] = {HEALTH_PATH: healthz, **dict(inspection.routes)}
         self._actions = dict(inspection.actions)
@@ -36,7 +36,7 @@ class InspectionPages:
         """Do it, or show it.
 
         Args:
-            request: of somebody who may ask.
+            request: of a peer that may ask.
             action: as `action_of` says.
             body: of the request.
         """
@@ -60,7 +60,7 @@ class InspectionPages:
         return response
 
     def _act(self, request: web.BaseRequest, action: Action, body: bytes) -> web.Response:
-        """Change something for whoever could as well send signals to the processes here: nobody else is known yet."""
+        """Change something for a caller that could as well send signals to the processes here: nobody else is known yet."""
         own = request.transport.get_extra_info("sockname") if request.transport is not None else None
         if own is None or request.remote != own[0] or "Origin" in request.headers:
             self._rejections.note(request.remote or "unknown", f"asked for {request.path} from elsewhere")

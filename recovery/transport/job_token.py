@@ -1,4 +1,4 @@
-"""The job's token on the wire: a challenge, a proof by whoever knows the token, and one by the scheduler in return.
+"""The job's token on the wire: a challenge, a proof by the peer that knows the token, and one by the scheduler in return.
 
 `GET /challenge` gives a number used once. The request that follows carries `Recovery-As` (what asks, and its name) and
 `Authorization: Recovery-Job-Token CHALLENGE NONCE PROOF`, where the proof is the HMAC-SHA256, keyed with the token, of what is asked. The
@@ -76,7 +76,7 @@ class JobToken:
         return hmac.compare_digest(self._key, text.encode())
 
     def proof(self, side: str, asked: Asked, challenge: str, nonce: str) -> str:
-        """What only who knows the token can say of a request.
+        """What only a process that knows the token can say of a request.
 
         Args:
             side: `client` or `scheduler`.
@@ -113,7 +113,7 @@ class Caller:
         token: JobToken | None = None,
         stored: Callable[[], str | None] | None = None,
     ) -> None:
-        """Say who asks.
+        """Name the process that asks.
 
         Args:
             kind: what it is.
@@ -126,7 +126,7 @@ class Caller:
         self._stored = stored
 
     def renew(self) -> None:
-        """Take the token as it is stored now. Who outlives its recovery path is refused until it knows the token of the new one."""
+        """Take the token as it is stored now. A process that outlives its recovery path is refused until it knows the token of the new one."""
         if self._stored is None:
             return
         try:
@@ -160,7 +160,7 @@ class Answer(NamedTuple):
 
 
 class Denied(NamedTuple):
-    """Who asks has not proven that it belongs to the job."""
+    """The peer has not proven that it belongs to the job."""
 
     status: int
     reason: str
@@ -187,7 +187,7 @@ class Authenticator:
         """Nobody has asked yet.
 
         Args:
-            token: of the job: who cannot prove to know it is answered at `/healthz` alone. None: the network is trusted.
+            token: of the job: a peer that cannot prove to know it is answered at `/healthz` alone. None: the network is trusted.
             host_names: under which the scheduler is known, in small letters, beside every IP address; a request for another host
                 is refused. None: any is.
             stored: as for a Caller.
@@ -201,7 +201,7 @@ class Authenticator:
 
     @property
     def is_closed(self) -> bool:
-        """Must whoever asks prove that it knows the token?"""
+        """Must a peer prove that it knows the token?"""
         return self._token is not None
 
     def is_foreign(self, host: str) -> bool:
@@ -210,7 +210,7 @@ class Authenticator:
 
     def is_also(self, host_name: str) -> None:
         """The scheduler is known by this name, too."""
-        assert self._host_names is not None, "who is known by any name needs no other"
+        assert self._host_names is not None, "a scheduler that is known by any name needs no other"
         self._host_names |= {host_name.lower().rstrip(".")}
 
     async def renew(self) -> None:
@@ -240,7 +240,7 @@ class Authenticator:
     def look_at(
         self, headers: Mapping[str, str], method: str, path: str, body: bytes = b""
     ) -> Proven | Denied:
-        """Who asks, if it has proven that it knows the token."""
+        """The peer that asks, if it has proven that it knows the token."""
         assert self._token is not None, "without a token nobody is asked"
         now_ms = clock.monotonic_ms()
         given = headers.get("Authorization", "").split(" ")
@@ -258,7 +258,7 @@ class Authenticator:
         expected = self._token.proof("client", request, challenge, nonce)
         if not hmac.compare_digest(expected.encode(), proof.encode("utf-8", "replace")):
             return Denied(
-                403, f"the job's token of whoever asks is another one than this scheduler's. {_NEXT_STEP}"
+                403, f"the job's token of the peer is another one than this scheduler's. {_NEXT_STEP}"
             )
         principal = _principal(who)
         if principal is None:

@@ -56,13 +56,13 @@ def certificate_of(request: web.BaseRequest, channel: Channel) -> PeerCertificat
     stream = request.transport.get_extra_info("ssl_object") if request.transport is not None else None
     found = peer_of(stream)
     if found is None:
-        # Cannot be while both sides must present one. Who has none is nobody.
+        # Cannot be while both sides must present one. A peer that has none is nobody.
         return None
     return PeerCertificate(found, identity_of(found), channel.material.traces(found))
 
 
 async def watch(channel: Channel, connections: Mapping[ConnectionId, Judged]) -> None:
-    """Take new files, log what expires, and cut off who is revoked. Ends when it is cancelled.
+    """Take new files, log what expires, and cut off peers that are revoked. Ends when it is cancelled.
 
     Args:
         channel: the listening side's.

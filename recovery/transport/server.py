@@ -68,7 +68,7 @@ class Server:
                 those that `close_connection` or `stop` closes. Never from inside `send` or `close_connection`.
             inspection: what is shown and done over HTTP; `/healthz` is always there.
             channel: the secure channel's listening side; None: plain text.
-            authenticator: finds out who asks; None: everybody is let in.
+            authenticator: finds out which peer asks; None: all are let in.
         """
         self._authenticator = authenticator if authenticator is not None else Authenticator(None)
         self._rules, self._on_message, self._on_lost = rules, on_message, on_lost
@@ -201,13 +201,13 @@ class Server:
             self._limiter.release(found.request.protocol)
 
     def refused_for_now(self, connection: ConnectionId) -> None:
-        """The peer was answered and waits: it does not count among those who wait for an answer. The caller bounds how many there are."""
+        """The peer was answered and waits: it does not count among those that wait for an answer. The caller bounds how many there are."""
         found = self._connections.get(connection)
         if found is not None and self._limiter is not None:
             self._limiter.answered(found.request.protocol)
 
     def principal(self, connection: ConnectionId) -> Principal | None:
-        """Who has proven to be there; None: nobody proves anything here, or the connection is closed."""
+        """What the peer has proven to be; None: nobody proves anything here, or the connection is closed."""
         found = self._connections.get(connection)
         return found.principal if found is not None else None
 
@@ -243,7 +243,7 @@ class Server:
         return response
 
     def _look_at(self, request: web.BaseRequest, body: bytes) -> Proven | web.Response | None:
-        """Who asks, and whether it may ask for this at all; None: nobody proves anything here."""
+        """The peer that asks, and whether it may ask for this at all; None: nobody proves anything here."""
         if not self._authenticator.is_closed or request.path == HEALTH_PATH:
             return None
         looked = self._authenticator.look_at(request.headers, request.method, request.path, body)

@@ -113,7 +113,7 @@ class TlsAcceptor:
             # Whatever ended it: nobody else knows this socket.
             started.cancel()
             known = self._forget(shaking)
-            # The end of a closed socket is reported already: who takes it on now would keep it for ever.
+            # The end of a closed socket is reported already: a server that takes it on now would keep it for ever.
             if secure is None or not known or shaking.transport.is_closing():
                 shaking.transport.abort()
                 secure = None
@@ -160,7 +160,7 @@ async def _hand_over(
 
 
 class _Shaking(asyncio.Protocol):
-    """One socket from its acceptance to the end of its handshake. What arrives with the last message of that is kept for who comes next."""
+    """One socket from its acceptance to the end of its handshake. What arrives with the last message of that is kept for the next reader."""
 
     def __init__(self, acceptor: TlsAcceptor) -> None:
         self._acceptor = acceptor

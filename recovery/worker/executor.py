@@ -221,7 +221,7 @@ class Executor:
 
     async def _connect(self) -> None:
         try:
-            # Before the dial: whoever is connected registers at once, and says where its files can be fetched.
+            # Before the dial: a worker that is connected registers at once, and says where its files can be fetched.
             serves = await asyncio.to_thread(self._copy_work.address)
             await self._client.connect(_DIAL_S)
         except ConnectError as error:
@@ -260,7 +260,7 @@ class Executor:
             self._deliver(s.StoreRefused(self._local_store.new_request(), error.code, sentence_of(error)))
             return
         except Exception as error:  # noqa: BLE001 - a line says what it was
-            # Who cannot search holds nothing; the plan says what follows from that.
+            # A worker that cannot search holds nothing; the plan says what follows from that.
             _say("event=checkpoints_not_found %s", error)
             found = Found()
         found = await self._bring(find, found)

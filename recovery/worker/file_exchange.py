@@ -47,7 +47,7 @@ class FileExchange:
 
         Args:
             served: finds what others ask for, by digest. May block.
-            authenticator: makes what finds out who asks.
+            authenticator: makes what finds out which node asks.
             channel: makes the secure channel's listening side; None: plain text. May raise what is wrong with it.
         """
         self._served, self._authenticator, self._channel = served, authenticator, channel
@@ -114,7 +114,7 @@ class FileExchange:
             except RuntimeError:
                 loop.close()
                 raise
-            # Not before it runs: whoever waits for a loop without a thread waits for ever.
+            # Not before it runs: a caller that waits for a loop without a thread waits for ever.
             self._loop, self._thread = loop, thread
             atexit.register(self._at_exit, os.getpid())
         return self._loop

@@ -1,6 +1,6 @@
 """Has the job of this recovery path finished? Asked by a process that nobody answers, and that was never let in.
 
-Its scheduler may have ended minutes ago, with success: who comes then would wait for it until MS_TOPO_TIMEOUT. Where the path is not
+Its scheduler may have ended minutes ago, with success: a worker that comes then would wait for it until MS_TOPO_TIMEOUT. Where the path is not
 shared, or cannot be read, nothing can be known here, and it waits.
 """
 

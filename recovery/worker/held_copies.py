@@ -139,7 +139,7 @@ class Copies:
             return
         self._swept.add(job)
         if self._memory is not None:
-            # Where it cannot be made, whoever is to keep something there says so.
+            # Where it cannot be made, the code that is to keep something there says so.
             with contextlib.suppress(OSError):
                 self._memory.hold(_safe(job))
         on_disk = self._root.glob("*/run-*/rank-*/.*")
@@ -191,7 +191,7 @@ class Copies:
                 if manifest.digest == digest:
                     return Served(sealed_bytes(path), manifest.paths(path.parent))
             except (CheckpointError, OSError):
-                # Gone, or another's by now: whoever asks is answered that it is not here.
+                # Gone, or another's by now: the node that asks is answered that it is not here.
                 continue
         return None
 
@@ -214,7 +214,7 @@ class Copies:
         try:
             return tuple(self._memory.ranks(_safe(job), run))
         except OSError as error:
-            # Nothing can have been kept there. Who is to keep something there says so.
+            # Nothing can have been kept there. The code that is to keep something there says so.
             _logger.debug("no copies in memory: %s", error)
             return ()
 

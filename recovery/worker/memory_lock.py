@@ -16,7 +16,7 @@ class _Held(NamedTuple):
     home: MemoryHome
     job_is_over: Callable[[], bool]
     pid: int
-    """Who holds it. A child that was forked has the handler, and no part in the job."""
+    """The process that holds it. A child that was forked has the handler, and no part in the job."""
 
 
 _homes: dict[tuple[Path, str], _Held] = {}
@@ -50,5 +50,5 @@ def leave_all() -> None:
             held.home.leave(job_is_over=held.job_is_over())
 
 
-# Handlers run in the reverse order of their registration: this one, behind those of all who may still write there.
+# Handlers run in the reverse order of their registration: this one, behind those of all that may still write there.
 atexit.register(leave_all)

@@ -84,7 +84,7 @@ class ObjectStorage:
     ) -> tuple[HeldCheckpoint, ...]:
         """Bring this rank's part of the newest step that the storage has committed, unless it is held. Blocks.
 
-        Asked once in a process: whoever was not restarted has its disk.
+        Asked once in a process: a process that was not restarted has its disk.
 
         Args:
             job: whose.
@@ -104,7 +104,7 @@ class ObjectStorage:
         store, there = self._ask(job, run)
         if store is None:
             return ()
-        # Whoever was restarted with its disk must go on to hold what another rank may come back with.
+        # A rank that was restarted with its disk must go on to hold what another rank may come back with.
         self._pin(tuple(at.step for at in there[:1]))
         brought: list[HeldCheckpoint] = []
         for at in there[:_TRIED]:

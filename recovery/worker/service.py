@@ -146,7 +146,7 @@ class WorkerService:
 
     def post(self, stimulus: s.WorkerStimulus) -> None:
         """Hand a stimulus to the machine, from any thread."""
-        # Of a thread that is broken the verdict tells, and who posts goes on to read it.
+        # Of a thread that is broken the verdict tells, and the caller that posts goes on to read it.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._deliver, stimulus)
 

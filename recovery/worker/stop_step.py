@@ -14,7 +14,7 @@ class StopPoint:
     def __init__(self) -> None:
         """Nobody asks, and nothing is passed."""
         self._lock = threading.Lock()
-        """Guards what is below. Whoever holds it takes no other."""
+        """Guards what is below. A thread that holds it takes no other."""
         self._generation = 0
         self._passed = 0
         """The main thread has left this step behind it, in this generation: it is in the next one."""

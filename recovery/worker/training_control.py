@@ -114,7 +114,7 @@ class TrainingControl:
         return verdict is not None and not verdict.code
 
     def await_interrupt(self, generation: int) -> None:
-        """Wait until the scheduler has ended the generation too: whoever comes back before that would find it running."""
+        """Wait until the scheduler has ended the generation too: a rank that comes back before that would find it running."""
         with self._changed:
             while self._interrupted < generation and self._verdict is None:
                 self._changed.wait()
@@ -349,7 +349,7 @@ class TrainingControl:
             self._changed.notify_all()
 
     def finish(self, verdict: Verdict) -> None:
-        """The process must end; the first verdict stands. Who sits in a collective is woken, unless all went well."""
+        """The process must end; the first verdict stands. A thread that sits in a collective is woken, unless all went well."""
         with self._changed:
             if self._verdict is None:
                 self._verdict = verdict

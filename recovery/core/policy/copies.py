@@ -1,4 +1,4 @@
-"""Who holds copies of whose checkpoints?
+"""Which nodes hold copies of whose checkpoints?
 
 A copy is for the day on which a host and its disk are gone, so it lies on another host than its owner.
 """

@@ -33,7 +33,7 @@ class LiveSource(msgspec.Struct, frozen=True):
     structure: str
     """As `LiveState.structure`; empty: it loads its checkpoint first, and gives that."""
     replicas: tuple[Rank, ...] = ()
-    """Who takes it, itself among them; empty: all ranks."""
+    """The ranks that take it, itself among them; empty: all ranks."""
 
     @property
     def is_checkpoint(self) -> bool:

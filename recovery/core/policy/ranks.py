@@ -1,4 +1,4 @@
-"""Who gets which rank?
+"""Which node gets which rank?
 
 All-integer node ids are the ranks. Otherwise ranks follow (host, node id) in natural order, worker_2 before worker_10,
 so that the ranks of one host are contiguous. MindSpore sorts both as plain text, which puts worker_10 before worker_2.

@@ -109,7 +109,7 @@ def rebuild(
 
     Args:
         pasts: by node id. Those of an older run count only for the numbers.
-        gone: of who has said it and is not here any more. It holds no rank and no file; its numbers and plans were given, and it has
+        gone: of nodes that have said it and are not here any more. Each holds no rank and no file; its numbers and plans were given, and it has
             saved what it has saved.
 
     Source: docs/design/store.md "A store that is lost".
@@ -176,7 +176,7 @@ def _known_up_to(rank: Rank, generation: int, newest: int) -> str:
 def guesses_of(
     job: JobRecord, nodes: Iterable[NodeRecord], checkpoints: Iterable[CheckpointRecord]
 ) -> tuple[str, ...]:
-    """What a rebuilt store still rests on, as sentences: what its rows do not know of who has not come since.
+    """What a rebuilt store still rests on, as sentences: what its rows do not know of nodes that have not come since.
 
     Args:
         job: as it is stored.
@@ -214,7 +214,7 @@ def report(built: Rebuilt, pasts: Mapping[NodeId, JobHistory]) -> str:
 
 
 def _holders(pasts: Mapping[NodeId, JobHistory]) -> tuple[dict[NodeId, JobHistory], list[str]]:
-    """Of one rank the newest holder, and who else had it before: a standby has taken the rank over.
+    """Of one rank the newest holder, and the nodes that had it before: a standby has taken the rank over.
 
     Of the processes of one place, which know the same, the one that held it itself; else the one that was started last.
     """

@@ -146,7 +146,7 @@ ROWS: tuple[Row, ...] = (
     _row(_GONE,                      _NEW,                                          _OVER,           (Slots.STANDBY,), Verdict.ADMIT_STANDBY),
     _row(_GONE,                      _NEW,                                          _OVER,           (Slots.HELD,),    Verdict.SLOT_HELD),
     _row(_GONE,                      _NEW,                                          _OVER,           (Slots.NONE,),    Verdict.WORLD_FULL),
-    # Who left on purpose may return at once.
+    # A node that left on purpose may return at once.
     _row((Held.LEFT,),               _NEW,                                          _ANY_WINDOW,     (Slots.FREE,),    Verdict.ADMIT),
     _row((Held.LEFT,),               _NEW,                                          _ANY_WINDOW,     (Slots.STANDBY,), Verdict.ADMIT_STANDBY),
     _row((Held.LEFT,),               _NEW,                                          _ANY_WINDOW,     (Slots.HELD,),    Verdict.SLOT_HELD),
@@ -216,14 +216,14 @@ class Applicant(msgspec.Struct, frozen=True, kw_only=True):
     standby: bool = False
     """It asks to wait as a standby (MS_STANDBY)."""
     replaced: Replaced | None = None
-    """Whose rank it was started for, while that one is held; or who has one of the slots that are all taken."""
+    """The holder of the rank that it was started for; or of one of the slots, where all are taken."""
 
 
 def decide(applicant: Applicant, rules: Rules) -> Decision:
     """Decide on one registration.
 
     Args:
-        applicant: who asks, in which situation.
+        applicant: the process that asks, in which situation.
         rules: for the texts (durations) of a refusal.
 
     Returns:
@@ -277,7 +277,7 @@ def _node_alive(applicant: Applicant, rules: Rules) -> Refuse:
 
 
 def _slot_held(applicant: Applicant) -> Refuse:
-    """Who holds the rank that it was started for may still be alive."""
+    """The holder of the rank that it was started for may still be alive."""
     replaced = applicant.replaced
     assert replaced is not None, "a slot is held by somebody"
     how = "connected" if replaced.is_connected else "not connected, and may come back"

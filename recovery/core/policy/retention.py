@@ -1,6 +1,6 @@
 """Which checkpoints may go? One rule a holder, and one above all of them: what a rollback could still need stays.
 
-| who holds it | what stays | who asks |
+| held by | what stays | asked by |
 |---|---|---|
 | a rank's disk | MindSpore's two rules, and what is newer than the newest committed step but one (`removable`) | `checkpoint/retention.py` |
 | a rank's memory | what can be gone back to until all disks have a newer step (`kept_in_memory`) | `training/memory_checkpoints.py` |
@@ -100,7 +100,7 @@ def kept_in_memory(
         held: what lies there, newest first.
         committed_step: the newest step that every rank holds, on whatever it lies.
         newest_on_disks: the newest step on the disks of all ranks; 0: there is none.
-        pinned: what lies in other hosts' memory as a whole, and what is being copied there: who has lost its host goes back to that.
+        pinned: what lies in other hosts' memory as a whole, and what is being copied there: a rank that has lost its host goes back to that.
     """
     committed = [checkpoint for checkpoint in held if checkpoint.step <= committed_step][:1]
     newest = held[:1] if committed == list(held[:1]) else held[:2]

@@ -37,7 +37,7 @@ class NoCommonStep(msgspec.Struct, frozen=True):
     """Some ranks hold checkpoints, but none in common: the job must stop."""
 
     table: str
-    """Who holds what, for people."""
+    """Which rank holds what, for people."""
 
 
 Target = Union[ToCheckpoint, ToStart, NoCommonStep]

@@ -1,4 +1,4 @@
-"""Who takes over a rank that is lost?
+"""Which standby takes over a rank that is lost?
 
 Three questions, each answered by a table or an order: is this slot to be given away, which standby is asked for it, and does what that
 standby can read suffice. tests/core/test_takeover_policy.py walks every combination and finds one row each.
@@ -25,7 +25,7 @@ class Vacancy(str, Enum):
     NOT = "not"
     """It stays with its holder, or nobody is waited for."""
     AT_ONCE = "at_once"
-    """It has no rank yet, so there are no files to look for: whoever is there takes it."""
+    """It has no rank yet, so there are no files to look for: any standby that is there takes it."""
     OFFER = "offer"
     """A standby is asked which of the rank's files it can read."""
 
@@ -59,15 +59,15 @@ _NOT_WAITING = tuple(state for state in JobState if state not in _WAITING)
 # fmt: off
 SLOTS: tuple[SlotRow, ...] = (
     #     holder                job                       has a rank       what becomes of the slot
-    # Who may still come back keeps its slot.
+    # A node that may still come back keeps its slot.
     _slot(_HERE,                _ANY_JOB,                 (True, False),   Vacancy.NOT),
     # While all ranks train, and when the job is over, nobody is waited for.
     _slot(_GONE,                _NOT_WAITING,             (True, False),   Vacancy.NOT),
     _slot(_GONE,                _WAITING,                 (True,),         Vacancy.OFFER),
-    # A slot of a job that forms belongs to whoever comes; who left in the run before this one comes back under the same id.
+    # A slot of a job that forms belongs to any node that comes; one that left in the run before comes back under the same id.
     _slot((NodeState.LOST,),    _FORMING,                 (False,),        Vacancy.AT_ONCE),
     _slot((NodeState.LEFT,),    _FORMING,                 (False,),        Vacancy.NOT),
-    # A formed job has given every rank: who has none is no member of it.
+    # A formed job has given every rank: a node that has none is no member of it.
     _slot(_GONE,                (JobState.INTERRUPTED,),  (False,),        Vacancy.NOT),
 )
 # fmt: on
@@ -84,7 +84,7 @@ def vacancy(holder: NodeState, job: JobState, *, has_rank: bool) -> Vacancy:
     return next(row.vacancy for row in SLOTS if row.matches(holder, job, has_rank=has_rank))
 
 
-# --- who is asked -------------------------------------------------------------------------------------------------------
+# --- which standby is asked -------------------------------------------------------------------------------------------
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -109,14 +109,14 @@ class Wanted(msgspec.Struct, frozen=True):
 def next_candidate(
     wanted: Wanted, standbys: Iterable[Candidate], declined: Collection[NodeId]
 ) -> Candidate | None:
-    """Choose whom to ask: who is warm; who comes for this slot; on its host, where its files lie; by id, worker_2 before worker_10.
+    """Choose a standby to ask: one that is warm; that comes for this slot; on its host, where its files lie; by id, worker_2 before worker_10.
 
-    Who comes for another slot is not asked: then that one would be waited for, and nobody is started for it any more.
+    One that comes for another slot is not asked: then that slot would wait, and nobody is started for it any more.
 
     Args:
         wanted: the slot.
-        standbys: who is connected and was not asked for another slot.
-        declined: who could not take this slot. None of them is asked again until something changes.
+        standbys: those that are connected and were not asked for another slot.
+        declined: those that could not take this slot. None of them is asked again until something changes.
     """
     open_to = (
         standby

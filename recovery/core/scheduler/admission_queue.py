@@ -1,4 +1,4 @@
-"""Who was refused for now and is still connected: it is answered the moment its time may have come, not when it asks again.
+"""A process that was refused for now and is still connected is answered the moment its time may have come, not when it asks again.
 
 At most one connection per node id waits, the one that asked last: of two processes of one id only one can be let in, and one of a host
 that vanished would keep its turn for ever. What is beyond the bound is refused and closed; it asks again by itself.
@@ -65,7 +65,7 @@ class WaitingList:
             self._may_be_let_in.pop(connection, None)
 
     def note_free(self, node_id: NodeId, slot: str) -> None:
-        """Something has happened to a node: whoever waits for its id, its rank, the slot that it holds or was started in may be let in."""
+        """Something has happened to a node: a process that waits for its id, its rank, the slot that it holds or was started in may be let in."""
         names = {node_id, NodeId(slot or node_id)}
         self._note(lambda entry: not names.isdisjoint(_waits_for(entry.register)))
 
@@ -90,10 +90,10 @@ class WaitingList:
 
     def check(self) -> None:
         """Assert what is always true of it."""
-        assert len(self._by_connection) <= self._at_most, "who waits is bounded"
+        assert len(self._by_connection) <= self._at_most, "the number that wait is bounded"
         connections = {entry.register.node_id: key for key, entry in self._by_connection.items()}
         assert connections == self._by_node, "one connection per node id waits"
-        assert not self._may_be_let_in, "whoever may be let in was looked at"
+        assert not self._may_be_let_in, "each that may be let in was looked at"
 
 
 def _waits_for(register: Register) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ class Fetching(NamedTuple):
 
     held: HeldCheckpoint
     sources: tuple[Source, ...]
-    """Who gives it, as the plan says."""
+    """The nodes that give it, as the plan says."""
 
 
 class Copying:

@@ -49,7 +49,7 @@ def on_depart(state: SchedulerState, node: Node, depart: Depart, now_ms: int) ->
 
 
 def on_drain_asked(state: SchedulerState, asked: DrainAsked, now_ms: int) -> list[SchedulerEffect]:
-    """A person asks for ranks to be handed over. Who does so has looked at `why_not`, and looks at what became of it."""
+    """A person asks for ranks to be handed over. The caller has looked at `why_not`, and looks at what became of it."""
     if why_not(state, asked.nodes, asked.host):
         return []
     return _begin_or_join(state, asked, now_ms)
@@ -150,7 +150,7 @@ def on_position(state: SchedulerState, node: Node, at: Position) -> list[Schedul
             state, drain, f"{node.record.node_id} cannot save at a step that is asked for: {at.obstacle}"
         )
     drain.passed[node.record.node_id] = at.passed
-    # Who was only asked where it is stops nowhere, whatever it says.
+    # A rank that was only asked where it is stops nowhere, whatever it says.
     drain.late = drain.late or not at.stops or not drain.step
     if drain.state is DrainState.SAVING or len(drain.passed) < state.rules.world_size:
         return []
@@ -176,7 +176,7 @@ def advance(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     if obstacle:
         return _give_up(state, drain, obstacle)
     if now_ms >= drain.until_ms:
-        # This process was paused: who waited at the step has let go by itself, and trains on.
+        # This process was paused: a rank that waited at the step has let go by itself, and trains on.
         return on_due(state)
     if drain.state is DrainState.SAVING and state.checkpoints.durable_step >= drain.step:
         return _hand_over(state, drain, now_ms)
@@ -184,7 +184,7 @@ def advance(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
 
 
 def _came_back(state: SchedulerState, drain: Drain) -> str:
-    """Who was admitted again waits at no step any more; empty: nobody was."""
+    """A rank that was admitted again waits at no step any more; empty: none was."""
     for node in state.workers:
         if drain.connections.get(node.record.node_id) != node.connection:
             return f"{node.record.node_id} has connected again"
@@ -205,7 +205,7 @@ def on_due(state: SchedulerState) -> list[SchedulerEffect]:
 
 
 def _give_up(state: SchedulerState, drain: Drain, reason: str) -> list[SchedulerEffect]:
-    """Everything goes on as without it: who waits at a step trains on, who asked leaves as it is."""
+    """Everything goes on as without it: a rank that waits at a step trains on, one that asked leaves as it is."""
     # Behind the step that was asked for, which it takes back.
     answers = [
         Answer(node.connection, DrainCancelled(drain=drain.number))
@@ -221,14 +221,14 @@ def _give_up(state: SchedulerState, drain: Drain, reason: str) -> list[Scheduler
 
 
 def _hand_over(state: SchedulerState, drain: Drain, now_ms: int) -> list[SchedulerEffect]:
-    """All ranks hold the step, and wait there: who departs has left, and the generation is over."""
+    """All ranks hold the step, and wait there: a rank that departs has left, and the generation is over."""
     drain.move(DrainFact.COMMITTED)
     records: list[Record] = []
     answers: list[Answer] = []
     reason = f"{RANK_HANDED_OVER} at step {drain.step} ({drain.reason})"
     for node_id in drain.departing:
         node = state.nodes[node_id]
-        assert node.connection is not None, "who is live is connected"
+        assert node.connection is not None, "a node that is live is connected"
         answers.append(Answer(node.connection, HandedOver(reason=reason[:1024])))
         records += [
             node.move(NodeState.LEFT, reason=reason),

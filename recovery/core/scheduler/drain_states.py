@@ -20,7 +20,7 @@ class DrainState(str, Enum):
     SAVING = "saving"
     """All will stop there; the step is waited for, and its checkpoints."""
     HANDING_OVER = "handing over"
-    """All ranks hold that step: who departs has left, and a standby is to take the rank."""
+    """All ranks hold that step: a rank that departs has left, and a standby is to take the rank."""
     ENDED = "ended"
     """Handed over, or given up."""
 
@@ -84,13 +84,13 @@ class Drain:
         self.left_hosts: set[str] = set()
         """No standby of these takes a rank."""
         self.until_ms = 0
-        """When it has had its time, on the monotonic clock. Whoever waits at the step waits a little longer."""
+        """When it has had its time, on the monotonic clock. A rank that waits at the step waits a little longer."""
         self.step = 0
         """At which all are asked to stop; 0: none is chosen yet."""
         self.margin = 1
         """How many steps behind the foremost rank that is. Doubled when it was too short: a step may be shorter than a message's way."""
         self.passed: dict[NodeId, int] = {}
-        """By rank's node: what it has passed, of who has answered about `step`."""
+        """By rank's node: what it has passed, of the ranks that have answered about `step`."""
         self.connections: dict[NodeId, ConnectionId | None] = {}
         """By rank's node: where it was asked."""
         self.went_to = 0

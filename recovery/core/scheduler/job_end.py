@@ -55,7 +55,7 @@ def on_disconnected(state: SchedulerState, node: Node, now_ms: int) -> list[Sche
     """A node leaves an ended job, or was cut off before it heard so and asks again within the reconnect grace.
 
     Without recovery a failed job ends everywhere within a second, and half of that went by until the loss was certain: the
-    scheduler then waits for nobody. Who was cut off at that very moment finds no scheduler any more and fails all the same.
+    scheduler then waits for nobody. A node that was cut off at that very moment finds no scheduler any more and fails all the same.
     """
     effects: list[SchedulerEffect] = [Persist(tuple(leave(state, [node])))]
     if not any(
@@ -69,7 +69,7 @@ def on_disconnected(state: SchedulerState, node: Node, now_ms: int) -> list[Sche
 
 
 def on_shutdown_due(state: SchedulerState) -> list[SchedulerEffect]:
-    """Who has not come to hear the end by now does not come back: its id is free for the next run."""
+    """A node that has not come to hear the end by now does not come back: its id is free for the next run."""
     assert state.job_ended, "it is set by the end, and no run begins in the process of an ended scheduler"
     records = tuple(leave(state, state.nodes.values()))
     return [Persist(records, (Exit(state.outcome.code, state.job.reason),))]
@@ -91,7 +91,7 @@ def begin_run(state: SchedulerState) -> list[Record]:
     records: list[Record] = [job, RunRecord(run=job.run)]
     for node in state.nodes.values():
         if node.slot and node.slot != node.record.node_id:
-            # A new run gives its slots again, and nobody need come back under the id of who took a rank over.
+            # A new run gives its slots again, and nobody need come back under the id of the node that took a rank over.
             node.slot = ""
             records.append(node.slot_record)
         node.record = msgspec.structs.replace(node.record, rank=None, step=0, generation=Generation(0))

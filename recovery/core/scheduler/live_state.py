@@ -14,7 +14,7 @@ class LiveRollback:
         self.sources: tuple[LiveSource, ...] = ()
         """In whose memories the plan found its state; none: each rank has its checkpoint."""
         self._of_rank: dict[Rank, LiveSource] = {}
-        """Where there are several: who gives each rank its part."""
+        """Where there are several: the one that gives each rank its part."""
         self.spoken: set[Rank] = set()
         """Ranks that have said what they took of it."""
         self.firsts: dict[Rank, tuple[Rank, str]] = {}
@@ -23,7 +23,7 @@ class LiveRollback:
         """Steps whose state could not be taken, or was not the same on all ranks. Not stored: the next scheduler may try once more."""
 
     def source_of(self, rank: Rank) -> LiveSource | None:
-        """Who gives a rank its state; None: it has its checkpoint."""
+        """The source that gives a rank its state; None: it has its checkpoint."""
         if self._of_rank or not self.sources:
             return self._of_rank.get(rank)
         return self.sources[0]

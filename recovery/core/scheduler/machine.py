@@ -1,7 +1,7 @@
 """The scheduler's machine: `handle(stimulus, now_ms) -> effects`, no I/O. One place decides, everything else carries out.
 
 Here stands only which module handles what; what follows from it all, and in which order, stands in settle.py. A process registers:
-registration.py. Who is here: liveness.py. What ranks report: checkpoint_messages.py, copy_reports.py, training_messages.py.
+registration.py. Which nodes are here: liveness.py. What ranks report: checkpoint_messages.py, copy_reports.py, training_messages.py.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class SchedulerMachine:
     def _from_speaker(
         self, node: Node, connection: ConnectionId, message: _FromSpeaker, now_ms: int
     ) -> list[SchedulerEffect]:
-        """A node speaks: it is heard, a repeat gets the answer that it had, and who has left says nothing more."""
+        """A node speaks: it is heard, a repeat gets the answer that it had, and one that has left says nothing more."""
         state = self.state
         node.heard_ms, node.proven_dead = now_ms, False
         request: RequestId | None = getattr(message, "request_id", None)

@@ -60,7 +60,7 @@ class Node:
         self.is_restarting = False
         """It is about to, as far as anybody knows: its connection closed when its generation had ended, and it was not heard since."""
         self.waits_by_choice = False
-        """It was started as a standby (MS_STANDBY). Who was not, and waits as one, waits for a slot."""
+        """It was started as a standby (MS_STANDBY). A node that was not, and waits as one, waits for a slot."""
         self.given_up = False
         """Its launcher has seen it end, and does not start it again."""
         self.passed_over: frozenset[Skipped] = frozenset()
@@ -84,7 +84,7 @@ class Node:
 
     @property
     def slot(self) -> str:
-        """The name of the slot that it holds: the id of whoever held it first. Empty: none, it is a standby or its rank was taken."""
+        """The name of the slot that it holds: the id of its first holder. Empty: none, it is a standby or its rank was taken."""
         return self._slot
 
     @slot.setter
@@ -163,7 +163,7 @@ class Node:
         return self.record
 
     def held(self, *, has_slot: bool) -> Held:
-        """Say what the registration policy calls this node's state. Who never followed a plan left no rank to be replaced in."""
+        """Say what the registration policy calls this node's state. A node that never followed a plan left no rank to be replaced in."""
         if self.record.state is NodeState.LOST:
             return Held.LOST if has_slot or (not self._slot and not self.record.generation) else Held.REPLACED
         return {

@@ -36,7 +36,7 @@ class Refusals:
         """Take a refusal. Gives for how many a row about it stands; 0: there is to be none.
 
         Args:
-            node_id: who was refused.
+            node_id: of the node that was refused.
             code: why.
             peer: the address that it came from.
             is_known: the job has a node of this id: there is a bounded number of these.

@@ -71,7 +71,7 @@ def restore_processes(state: SchedulerState, processes: tuple[ProcessRecord, ...
 
 
 def start(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
-    """Begin to serve: whoever was alive gets one lease to come back, deadlines start again."""
+    """Begin to serve: each node that was alive gets one lease to come back, deadlines start again."""
     first = state.job.scheduler_incarnation == 1
     kind = EventKind.SCHEDULER_STARTED if first else EventKind.SCHEDULER_RESTARTED
     records: list[Record] = []
@@ -108,7 +108,7 @@ def _try_again(state: SchedulerState) -> None:
 def _await_return(state: SchedulerState, node: Node, now_ms: int) -> bool:
     """Apply what was left of the node's times, never more than a full window: the earlier process had another monotonic clock.
 
-    Gives whether the node is suspect until it is heard again, which whoever looks at the store sees too.
+    Gives whether the node is suspect until it is heard again, which a reader of the store sees too.
     """
     node.heard_ms = now_ms
     node.window_ends_ms = now_ms + min(node.record.rejoin_left_ms, state.rules.rejoin_window_ms)
@@ -132,7 +132,7 @@ def _go_on(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
         return []
     step = state.generations[-1].step
     if not state.live.sources and state.checkpoints.committed_step < step:
-        # It ended between writing that a file of the plan is bad and ending the generation: who waits for that end has its answer.
+        # It ended between writing that a file of the plan is bad and ending the generation: a node that waits for that end has its answer.
         was_fetched = step in state.checkpoints.fetched_when_stopped
         why = "was being fetched when the scheduler ended" if was_fetched else "is not usable"
         state.facts.fail(f"the checkpoint of step {step} {why}")

@@ -37,7 +37,7 @@ def _round(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
 
 
 def _failures(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
-    """A generation that cannot go on ends, before anything is said to who has come or can follow the next plan."""
+    """A generation that cannot go on ends, before anything is said to nodes that have come or can follow the next plan."""
     return [
         effect
         for failure in taken(state.facts.failures)
@@ -46,7 +46,7 @@ def _failures(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
 
 
 def _given_up(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
-    """Who is not started again is waited for no more."""
+    """A node that is not started again is waited for no more."""
     return [
         effect
         for given_up in taken(state.facts.given_up)
@@ -55,7 +55,7 @@ def _given_up(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
 
 
 def _arrivals(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
-    """Who has connected learns where the job stands."""
+    """A node that has connected learns where the job stands."""
     return [
         effect
         for arrival in taken(state.facts.arrivals)
@@ -73,7 +73,7 @@ def _reports(state: SchedulerState, _now_ms: int) -> list[SchedulerEffect]:
 
 
 ORDER: tuple[Callable[[SchedulerState, int], list[SchedulerEffect]], ...] = (
-    # Membership: who is lost, who is here, what they hold.
+    # Membership: which nodes are lost, which are here, what they hold.
     _failures,
     _given_up,
     _arrivals,

@@ -1,4 +1,4 @@
-"""Who of a role holds a slot, is ready, is done, waits as a standby: counted as it changes, since a registration must not walk over every node."""
+"""Which nodes of a role hold a slot, are ready, are done, wait as standbys: counted as it changes, since a registration must not walk over every node."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Slots:
         self.names = SlotNames()
         """Of the slots that are taken."""
         self.holders: dict[str, NodeId] = {}
-        """By the name of a slot: who holds that name, here or not."""
+        """By the name of a slot: the node that holds that name, here or not."""
         self._counted: dict[NodeId, Counted] = {}
 
     def has_slot(self, record: NodeRecord, slot: str) -> bool:
-        """While forming, a slot belongs to who is here; afterwards to who has a rank of this run. A standby holds none."""
+        """While forming, a slot belongs to a node that is here; afterwards to one that has a rank of this run. A standby holds none."""
         if not slot:
             return False
         if self.forming:
@@ -84,10 +84,10 @@ class Slots:
 
     @property
     def all_ready(self) -> bool:
-        """Is everybody who has a slot live and ready?"""
+        """Is every node that has a slot live and ready?"""
         return self.ready == self.taken
 
     @property
     def all_done(self) -> bool:
-        """Has everybody who has a slot trained to the end?"""
+        """Has every node that has a slot trained to the end?"""
         return self.done == self.taken

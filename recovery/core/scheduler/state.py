@@ -41,7 +41,7 @@ class LostStore:
     def __init__(self) -> None:
         """It is there, as far as anybody knows."""
         self.asks_until_ms: int | None = None
-        """While it is built again: until when somebody may come who knows more of a rank; None: nobody is waited for."""
+        """While it is built again: until when a node may come that knows more of a rank; None: nobody is waited for."""
         self.has_asked = False
         """That time is over."""
         self.reported: dict[NodeId, m.JobHistory] = {}
@@ -107,7 +107,7 @@ class SchedulerState:
         self.facts, self.store_rebuild = Facts(), LostStore()
         slots = rules.worker_count + rules.server_count + rules.standby_count
         self.waiting = WaitingList(at_most=slots + BESIDE_SLOTS)
-        """Who was refused for now, and is answered when its time has come."""
+        """The processes that were refused for now, and are answered when their time has come."""
         self.refusals = Refusals()
 
     # --- looking -------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ class MessageReceived(msgspec.Struct, frozen=True, tag="message_received"):
     fresh_token: ResumeToken
     """A new secret, used if this message leads to an admission; empty where none can (only a Register does)."""
     principal: Principal | None = None
-    """Who has proven to be there; None: the network is trusted, and nobody proves anything."""
+    """The principal that the peer has proven to be; None: the network is trusted, and nobody proves anything."""
 
 
 class ConnectionLost(msgspec.Struct, frozen=True, tag="connection_lost"):

@@ -44,7 +44,7 @@ class DrainTimer(msgspec.Struct, frozen=True, tag="drain"):
 
 
 class RebuildTimer(msgspec.Struct, frozen=True, tag="rebuild"):
-    """While a lost store is built again: whoever knows more of a rank had its time to come."""
+    """While a lost store is built again: a node that knows more of a rank had its time to come."""
 
 
 class WaitingTimer(msgspec.Struct, frozen=True, tag="waiting"):

@@ -104,7 +104,7 @@ def generations_view(state: SchedulerState) -> list[Any]:
 
 
 def checkpoints_view(state: SchedulerState) -> list[Any]:
-    """What the checkpoint index holds, newest step first, and who holds copies of it."""
+    """What the checkpoint index holds, newest step first, and the nodes that hold copies of it."""
     return [
         msgspec.to_builtins(with_copies(record, state.checkpoints.copies.holders(record.rank, record.step)))
         for record in state.checkpoints.held_records()

@@ -55,7 +55,7 @@ class CheckpointMessages:
         self._ready = None
 
     def planned(self, plan: m.Rollback) -> None:
-        """A plan is followed: who trains is not ready for the next one."""
+        """A plan is followed: a worker that trains is not ready for the next one."""
         self._committed_step, self._durable_step = plan.committed_step, plan.durable_step
         self._ready = None
 
@@ -76,7 +76,7 @@ class CheckpointMessages:
 
     def on_published(self, published: s.CheckpointPublished, rank: Rank | None) -> list[WorkerEffect]:
         """A file is complete: report it, once this worker's own store has its row."""
-        assert rank is not None, "whoever saves has a rank"
+        assert rank is not None, "a worker that saves has a rank"
         report = m.CheckpointReport(request_id=published.request_id, checkpoint=published.checkpoint)
         self._requests.keep_until_stored(report)
         row = to_record(rank, published.checkpoint, CheckpointState.PUBLISHED)

@@ -33,7 +33,7 @@ _EXPECT_NOTHING = (ConnectionState.DISCONNECTED, ConnectionState.REFUSED, Connec
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """Who this process is."""
+    """The identity of this process."""
 
     node_id: NodeId
     role: m.Role
@@ -78,7 +78,7 @@ class Connection:
         """Start disconnected.
 
         Args:
-            identity: who registers.
+            identity: of the process that registers.
             rules: durations and limits.
             wait: where a wait for the scheduler is noted.
         """
@@ -142,7 +142,7 @@ class Connection:
         return [*self._wait.begin("the scheduler to answer", now_ms), Connect()]
 
     def on_dial_due(self, last_admission: LastAdmission, now_ms: int) -> list[WorkerEffect]:
-        """Dial; where the connection of a refusal still stands, ask again on it. Who was admitted meanwhile does neither."""
+        """Dial; where the connection of a refusal still stands, ask again on it. A process that was admitted meanwhile does neither."""
         if not self._dial_is_due:
             return []
         stood = self._state is ConnectionState.REFUSED
@@ -268,7 +268,7 @@ class Connection:
         return [Send(register), SetTimer(WorkerTimer.SILENCE, now_ms + self._rules.receive_timeout_ms)]
 
     def on_admitted(self, admitted: m.Admitted, now_ms: int) -> list[WorkerEffect]:
-        """The scheduler has admitted this process. Whoever was refused before was not expecting anything, and is from now on."""
+        """The scheduler has admitted this process. If it was refused before it expected nothing, and does from now on."""
         self._move(ConnectionFact.ADMITTED)
         self._dial_is_due = False
         self._token, self._admitted_ms, self._refused_code = admitted.token, now_ms, ""
@@ -331,7 +331,7 @@ class Connection:
         self._heard_ms = now_ms
 
     def on_silence_due(self, now_ms: int) -> list[WorkerEffect]:
-        """Close a connection on which nothing comes any more; its end dials again. Who is refused for now expects nothing."""
+        """Close a connection on which nothing comes any more; its end dials again. A process that is refused for now expects nothing."""
         if self._state in _EXPECT_NOTHING:
             return []
         silent_ms = now_ms - self._heard_ms
@@ -347,9 +347,11 @@ class Connection:
             token: of the last admission; None: there was none.
         """
         if self.is_admitted:
-            assert self._token == token, "who is admitted comes back with the token of that admission"
+            assert self._token == token, (
+                "a process that is admitted comes back with the token of that admission"
+            )
         if self._state in (ConnectionState.REFUSED, ConnectionState.WAITING):
-            assert self._refused_code, "who waits for a refusal to run out knows which"
+            assert self._refused_code, "a process that waits for a refusal to run out knows which"
 
 
 def _nothing_to_do(finished: str, unreachable_ms: int) -> GivenUp:

@@ -28,7 +28,7 @@ from recovery.core.worker.transitions import WorkerState
 
 ANSWER_MS = 500
 """How long a worker that is asked to end waits for the scheduler to begin. It answers in milliseconds; one that hangs must cost little,
-since whoever asks a process to end kills it after some seconds."""
+since a caller that asks a process to end kills it after some seconds."""
 
 STOPPED = "STOPPED"
 """What a process says that a signal has ended; so does one whose rank was handed over."""
@@ -122,7 +122,7 @@ class Handover:
             # Its end is on the way here, or its beginning: the drain does not outlive either.
             return []
         stop = StopAt(at.drain, at.generation, at.step)
-        # Asked again, it has joined: whoever waits at the step already stays there.
+        # Asked again, it has joined: a rank that waits at the step already stays there.
         effects: list[WorkerEffect] = [] if stop == self._stop else [stop]
         self._drain, self._stop = at.drain, stop
         if stop in effects:
@@ -153,9 +153,9 @@ class Handover:
         return self._leave(late)
 
     def on_disconnected(self) -> list[WorkerEffect]:
-        """Who has asked to be handed over has nobody to ask any more.
+        """A worker that has asked to be handed over has nobody to ask any more.
 
-        Who waits at a step waits on, until it is admitted again or has waited long enough: a scheduler that hangs may still decide
+        One that waits at a step waits on, until it is admitted again or has waited long enough: a scheduler that hangs may still decide
         by what it has heard before.
         """
         return self._leave("the connection to the scheduler closed") if self._asked is not None else []

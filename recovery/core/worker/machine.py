@@ -59,7 +59,7 @@ class WorkerMachine:
         """Start outside the cluster.
 
         Args:
-            identity: who registers.
+            identity: of the process that registers.
             rules: durations and limits.
         """
         self._rules = rules
@@ -171,12 +171,14 @@ class WorkerMachine:
         if self.admitted is None:
             outside = (WorkerState.OUTSIDE, WorkerState.LEAVING)
             assert self._main_thread.state in outside, (
-                "who was never admitted neither waits for a plan nor trains"
+                "a process that was never admitted neither waits for a plan nor trains"
             )
-            assert not self._connection.is_admitted, "who is admitted on this connection was admitted"
+            assert not self._connection.is_admitted, (
+                "a process that is admitted on this connection was admitted"
+            )
         else:
             assert self._main_thread.state is not WorkerState.OUTSIDE, (
-                "who was admitted is inside, also while disconnected"
+                "a process that was admitted is inside, also while disconnected"
             )
 
     def _on_message(self, message: m.FromScheduler, now_ms: int) -> list[WorkerEffect]:  # noqa: PLR0911, PLR0912, C901 - one line per message

@@ -258,7 +258,7 @@ class MainThread:
             done: it has said that it is done.
         """
         if self.in_generation:
-            assert self._generation > 0, "who is in a generation was given its plan"
+            assert self._generation > 0, "a worker in a generation was given its plan"
             assert self._rank is not None, "a plan gives a rank"
         if self._next_plan is not None:
             assert self._state in (WorkerState.STOPPING, WorkerState.LEAVING), "a plan waits only for a stop"
@@ -267,11 +267,11 @@ class MainThread:
             )
         if ready:
             assert self._state in (WorkerState.IDLE, WorkerState.LEAVING), (
-                "who trains is not ready for a plan"
+                "a worker that trains is not ready for a plan"
             )
         if done:
             assert self.in_generation or self._state is WorkerState.LEAVING, (
-                "who waits for a plan is not done"
+                "a worker that waits for a plan is not done"
             )
         if self._rendezvous is not None:
             assert self._rendezvous.generation <= self._generation, (

@@ -7,7 +7,7 @@ from recovery.core.worker.departure import SHUTDOWN_GRACE_MS
 
 
 def unreachable_limit_ms(rules: Rules, *, leaving: bool, member: bool, trains_on: bool) -> int | None:
-    """Who waits for others: as long as the cluster forms. Who trains: for ever with recovery, since training needs no scheduler.
+    """A worker that waits for others: as long as the cluster forms. One that trains: for ever with recovery, since training needs no scheduler.
 
     Args:
         rules: durations.

@@ -55,7 +55,7 @@ class Plans:
 
     def wait_for_next(self, now_ms: int) -> list[WorkerEffect]:
         """Look what this node holds, to say so and be ready for the next plan."""
-        assert self.admitted is not None, "who searches is admitted"
+        assert self.admitted is not None, "a worker that searches is admitted"
         waits = self._wait.begin(waits_for(self.admitted, self._rules), now_ms)
         return [
             *waits,
@@ -69,7 +69,7 @@ class Plans:
         return [*self._main_thread.on_interrupt(interrupt, now_ms), *self._checkpoints.send_ready()]
 
     def on_offer(self, offer: m.Offer) -> list[WorkerEffect]:
-        """A rank is offered. Who fetches what its plan goes back to has the rank: it was asked again before the scheduler heard that."""
+        """A rank is offered. A worker that fetches what its plan goes back to has the rank: it was asked again before the scheduler heard that."""
         if self._fetches.plan is not None:
             return []
         return self.standby.on_offer(offer, self.admitted, self._main_thread.state, self._checkpoints)
@@ -81,7 +81,7 @@ class Plans:
             return []
         self._fetches.note_held(found.copies)
         stopped = self._main_thread.stopped
-        assert self.admitted is not None, "who searches is admitted"
+        assert self.admitted is not None, "a worker that searches is admitted"
         if stopped is not None and self.memory.job != self.admitted.job:
             # Of a job that this scheduler does not know.
             stopped = None

@@ -59,7 +59,7 @@ WORKER_MOVES: dict[WorkerState, dict[WorkerFact, WorkerState]] = {
     },
     WorkerState.LEAVING: {},
 }
-"""All moves of a worker. From TRAINING straight to IDLE goes who stops by itself, because a collective failed under it."""
+"""All moves of a worker. A worker that stops by itself, because a collective failed under it, goes straight from TRAINING to IDLE."""
 
 
 WORKER_STAYS: dict[WorkerState, frozenset[WorkerFact]] = {
@@ -69,7 +69,7 @@ WORKER_STAYS: dict[WorkerState, frozenset[WorkerFact]] = {
     WorkerState.STOPPING: frozenset({WorkerFact.ADMITTED}),
     WorkerState.LEAVING: frozenset({WorkerFact.ADMITTED, WorkerFact.ENDED}),
 }
-"""What moves nothing: each reconnect is followed by an admission, and whoever leaves may be ended by somebody else as well."""
+"""What moves nothing: each reconnect is followed by an admission, and a worker that leaves may be ended by somebody else as well."""
 
 
 class ConnectionState(str, Enum):

@@ -19,7 +19,7 @@ class Prepare(msgspec.Struct, frozen=True, kw_only=True, tag="prepare"):
     """Launcher to template, first of all: what to import."""
 
     modules: tuple[str, ...]
-    """In this order; one that does not exist is left out, as whoever imports it later sees by himself."""
+    """In this order; one that does not exist is left out, as the process that imports it later sees by itself."""
     shadows: tuple[str, ...] = ()
     """Directories that a program will have before all others in `sys.path`."""
     watched: tuple[str, ...] = ()

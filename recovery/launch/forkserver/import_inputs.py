@@ -69,7 +69,7 @@ class _Variables(dict[bytes, bytes]):
 _WALKS = frozenset({"tqdm.utils"})
 """Modules that walk through the whole environment and keep nothing but variables with a prefix of their own (tqdm: TQDM_)."""
 _ON_THE_WAY = frozenset({__name__, "os", "collections.abc", "_collections_abc"})
-"""Modules of the frames between who asks and here."""
+"""Modules of the frames between the caller and here."""
 
 
 def _asking_module() -> str:

@@ -107,7 +107,7 @@ def fork(link: socket.socket) -> PreforkedProcess:
         raise
     if between:
         theirs.close()
-        # Who ends the process between before that would have none.
+        # A caller that ends the process between before that would have none.
         if ours.recv(1):
             return PreforkedProcess(between, ours)
         ours.close()

@@ -43,7 +43,7 @@ def _import_each(modules: Iterable[str]) -> str:
         try:
             _import(name)
         except ImportError:
-            # Whoever imports it gets the same error, and may be prepared for it.
+            # A script that imports it gets the same error, and may be prepared for it.
             continue
         except BaseException as error:  # noqa: BLE001 - the reason, whatever an import does
             return f"importing {name} ended with {type(error).__name__}: {error}"

@@ -67,7 +67,7 @@ def _serve(link: socket.socket, files: template_checks.Files, begun: list[int]) 
     while True:
         while not is_readable(link, _PAUSE_S if ahead is None else _LOOK_S):
             if ahead is None:
-                # Where the system refuses it, whoever asks for a process hears of that.
+                # Where the system refuses it, the launcher that asks for a process hears of that.
                 with contextlib.suppress(OSError):
                     ahead = fork(link)
             files.look_at_installed()

@@ -19,7 +19,7 @@ class ImportSideEffects:
         self.generators: list[random.Random] = []
         """Seeded from the system, so that each worker's would be another."""
         self.files = False
-        """Was a temporary file or directory made? Whoever made it removes it at its end."""
+        """Was a temporary file or directory made? The process that made it removes it at its end."""
 
     def what_is_shared(self) -> str:
         """Say what cannot be made again; empty: nothing."""

@@ -173,7 +173,7 @@ def _orders(state: SchedulerState) -> tuple[Answer, ...]:
 
 
 def _who_gives(state: SchedulerState, owner: Node, rank: Rank, holder: NodeId) -> tuple[Source, ...]:
-    """The owner first: its disk has it, and who holds another copy has work of its own."""
+    """The owner first: its disk has it, and a node that holds another copy has work of its own."""
     step = state.copying.step
     own = sources.source(owner) if state.checkpoints.file_of(rank, step) is not None else None
     others = [source for source in sources.holders_here(state, rank, step) if source.node_id != holder]
@@ -188,7 +188,7 @@ def note_outcome(
     Args:
         state: where.
         rank: whose contribution.
-        holder: who was to hold it.
+        holder: the node that was to hold it.
         failed: it was given up, so the step is not copied as a whole.
     """
     copying = state.copying

@@ -1,4 +1,4 @@
-"""Who can give a rank's contribution to a rank's node that does not have it."""
+"""Which nodes can give a rank's contribution to a rank's node that does not have it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def holders_here(
         state: where.
         rank: whose contribution.
         step: to which step.
-        any_said: also who has not said yet what it holds for the next plan, and held it before.
+        any_said: also a node that has not said yet what it holds for the next plan, and held it before.
     """
     found: list[Source] = []
     for node_id in sorted(state.checkpoints.copies.holders(rank, step), key=natural_key):
@@ -83,5 +83,5 @@ def is_elsewhere(state: SchedulerState, node: Node, needed: HeldCheckpoint, rank
 
 
 def names(sources: tuple[Source, ...]) -> str:
-    """Who they are, for people."""
+    """Their ids, for people."""
     return ", ".join(NodeId(holder.node_id) for holder in sources)

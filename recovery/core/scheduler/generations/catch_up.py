@@ -1,4 +1,4 @@
-"""Whoever has connected is brought to where the job stands."""
+"""A node that has connected is brought to where the job stands."""
 
 from __future__ import annotations
 

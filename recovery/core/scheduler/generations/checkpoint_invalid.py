@@ -21,7 +21,7 @@ def on_checkpoint_invalid(
     if state.live.sources and (own is None or own.path != bad.path):
         why = f"{node.record.node_id} has not taken the state of step {bad.step}: {bad.reason}"
         noted = live.on_not_taken(state, node, bad)
-        # Behind the end: nothing in a store says that a state is bad. Who has its answer waits for the end, and does not ask again.
+        # Behind the end: nothing in a store says that a state is bad. A node that has its answer waits for the end, and does not ask again.
         state.facts.fail(why, then=(state.answer(node, bad.request_id, noted),))
         return []
     checkpoint = state.checkpoints.reject(node.record.rank, bad.step, bad.reason)

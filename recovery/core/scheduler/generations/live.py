@@ -20,7 +20,7 @@ from recovery.core.scheduler.state import SchedulerState
 
 
 def target(state: SchedulerState, checkpoint: rollback.Target) -> live.ToLive | None:
-    """Who gives all ranks what the plan goes to; None: each has its own of what `checkpoint` says. Called when all ranks are ready."""
+    """The ranks that give all others what the plan goes to; None: each has its own of what `checkpoint` says. Called when all ranks are ready."""
     if not state.rules.live_rollback:
         return None
     newest = checkpoint.step if isinstance(checkpoint, rollback.ToCheckpoint) else 0
@@ -128,7 +128,7 @@ def note_loaded(state: SchedulerState, node: Node, loaded: m.StateLoaded) -> str
 
 
 def agreed(state: SchedulerState, node: Node, *, was_known: bool) -> list[Send]:
-    """Let the ranks begin if all have taken the same; who says it again, since it has not heard the answer, hears it alone."""
+    """Let the ranks begin if all have taken the same; a rank that says it again, since it has not heard the answer, hears it alone."""
     if not state.live.sources or len(state.live.spoken) < state.rules.world_size:
         return []
     agreed = m.StateAgreed(generation=state.job.generation)

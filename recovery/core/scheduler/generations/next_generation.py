@@ -131,7 +131,7 @@ def _begin(
         )
         records.append(node.record)
         node.sent_generation = generation.generation
-        assert node.connection is not None, "who is ready is connected"
+        assert node.connection is not None, "a node that is ready is connected"
         answers.append(Answer(node.connection, rollback_for(state, node)))
     records += [_row_of(state, Rank(rank), held) for rank, held in enumerate(files)]
     if 0 < state.checkpoints.durable_step < step:
@@ -141,7 +141,7 @@ def _begin(
 
 
 def _fetch(state: SchedulerState, files: tuple[m.HeldCheckpoint, ...]) -> list[Record]:
-    """Note which ranks do not have what the plan goes back to, and who gives it to them. What lies among a node's own copies is its own."""
+    """Note which ranks do not have what the plan goes back to, and which nodes give it to them. What lies among a node's own copies is its own."""
     state.copying.fetching.clear()
     records: list[Record] = []
     nodes = {node.record.rank: node for node in state.workers}

@@ -1,1 +1,1 @@
-"""Who is a member: processes that register, are here, are lost, and take over the rank of a lost one."""
+"""Which nodes are members: processes that register, are here, are lost, and take over the rank of a lost one."""

@@ -1,4 +1,4 @@
-"""Who is let in: gathers the facts of one registration, asks the policy, and does what it says."""
+"""Which processes are let in: gathers the facts of one registration, asks the policy, and does what it says."""
 
 from __future__ import annotations
 

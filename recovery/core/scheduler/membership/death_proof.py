@@ -1,4 +1,4 @@
-"""What is known of the ends of processes. A proof takes a place away only from who is not connected, and only of the very process.
+"""What is known of the ends of processes. A proof takes a place away only from a process that is not connected, and only of the very process.
 
 The scheduler watches processes of its own host, launchers those of theirs. A process id alone proves nothing: it is used again, and
 means another process on another boot and in another pid namespace.
@@ -62,7 +62,7 @@ def proves(node: Node, exited: m.Exited) -> bool:
 
 
 def end_window(state: SchedulerState, node: Node, now_ms: int) -> bool:
-    """With MS_REJOIN=proof who is proven dead may return at once. Gives whether that ends a window that was open."""
+    """With MS_REJOIN=proof a node that is proven dead may return at once. Gives whether that ends a window that was open."""
     if not (node.proven_dead and state.rules.rejoin_on_proof) or node.window_ends_ms <= now_ms:
         return False
     node.window_ends_ms = now_ms

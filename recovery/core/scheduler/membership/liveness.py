@@ -1,4 +1,4 @@
-"""Who is here: what a heartbeat, a closed connection, an exit and a timer mean for a node.
+"""Which nodes are here: what a heartbeat, a closed connection, an exit and a timer mean for a node.
 
 LIVE -> SUSPECT when its connection closes -> LOST when it does not come back in time; LIVE -> LOST when it is silent for its lease.
 """
@@ -57,7 +57,7 @@ def on_connection_lost(state: SchedulerState, lost: ConnectionLost, now_ms: int)
         return _gone(state, node, node.record.reason, now_ms)
     node.suspect_until_ms = now_ms + state.rules.reconnect_grace_ms
     record = node.move(NodeState.SUSPECT, reason=lost.reason)
-    # Who waits for the next plan already has started again.
+    # A node that waits for the next plan already has started again.
     node.is_restarting = node.starts_again and state.job.state is JobState.INTERRUPTED and node.ready is None
     return [
         Persist((record, state.node_event(EventKind.NODE_SUSPECTED, node, reason=lost.reason))),
@@ -67,7 +67,7 @@ def on_connection_lost(state: SchedulerState, lost: ConnectionLost, now_ms: int)
 
 
 def on_process_gone(state: SchedulerState, gone: ProcessGone, now_ms: int) -> list[SchedulerEffect]:
-    """A process of this host has ended, for certain. Who is connected is not lost by that: its connection tells."""
+    """A process of this host has ended, for certain. A node that is connected is not lost by that: its connection tells."""
     node = state.nodes.get(gone.node_id)
     if state.job_ended or node is None or node.record.incarnation != gone.incarnation:
         return []
@@ -104,7 +104,7 @@ def on_exited(
 def _exit_seen(state: SchedulerState, exited: m.Exited, now_ms: int) -> list[SchedulerEffect]:
     """Once the connection of a process that ended is closed too, there is nothing to wait for.
 
-    While the connection is open the reason is only kept: whoever reports it wrongly takes nobody's place away.
+    While the connection is open the reason is only kept: a wrong report takes nobody's place away.
     """
     node = state.nodes.get(exited.node_id)
     if state.job_ended:
@@ -131,7 +131,7 @@ def _learn(state: SchedulerState, node: Node, reason: str, now_ms: int) -> list[
     records: list[Record] = []
     guess = f"{node.record.node_id} lost: {node.record.reason}"
     if node.record.reason == death_proof.has_ended(node) != reason:
-        # Whoever waited for the process knows how it ended.
+        # Its parent, which waited for it, knows how it ended.
         node.record = msgspec.structs.replace(node.record, reason=reason)
         records += [node.record, state.incarnation_record(node, ended=reason)]
         records += _name_cause(state, guess, f"{node.record.node_id} lost: {reason}")

@@ -1,4 +1,4 @@
-"""Which ranks are here and ready, until when that is waited for, and who is named when they did not come."""
+"""Which ranks are here and ready, until when that is waited for, and which are named when they did not come."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def wait_for_all_ranks(state: SchedulerState, now_ms: int) -> list[SchedulerEffe
 
 
 def on_deadline(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
-    """The deadline has passed: the job fails, and says who was missing."""
+    """The deadline has passed: the job fails, and says which nodes were missing."""
     if state.deadline_ms is None or now_ms < state.deadline_ms or state.job.state not in WAITING:
         return []
     return job_end.end(state, m.JobOutcome.WAIT_TIMEOUT, _who_is_missing(state), now_ms)
@@ -69,7 +69,7 @@ def _who_is_missing(state: SchedulerState) -> str:
 
 
 def who_declined(state: SchedulerState) -> str:
-    """Which standbys were asked to take the rank of somebody who is gone and did not, and what each lacks. Begins with a semicolon, or is empty."""
+    """Which standbys were asked to take the rank of a node that is gone and did not, and what each lacks. Begins with a semicolon, or is empty."""
     holders = state.slots[m.Role.WORKER].holders
     declined = [
         f"{name} did not take the rank of {holders[slot]}: {reason}"
@@ -84,7 +84,7 @@ def who_declined(state: SchedulerState) -> str:
 
 
 class _Attendance(NamedTuple):
-    """Who of a role is here and who is not, as people read it."""
+    """Which nodes of a role are here and which are not, as people read it."""
 
     counted: str
     missing: list[str]

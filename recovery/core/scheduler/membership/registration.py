@@ -1,4 +1,4 @@
-"""A process registers: it is let in or refused, and whoever is in is brought to where the job stands."""
+"""A process registers: it is let in or refused, and once it is in it is brought to where the job stands."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def look_again(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
 def _too_late(
     state: SchedulerState, received: MessageReceived, register: m.Register, now_ms: int
 ) -> list[SchedulerEffect]:
-    """The job is over and so is this scheduler, in a moment: a run begun now would wait for those who were sent the end.
+    """The job is over and so is this scheduler, in a moment: a run begun now would wait for those that were sent the end.
 
     Only a scheduler that starts begins the next run. A process that comes now is sent the end, and disconnects when it has it.
     """

@@ -22,7 +22,7 @@ class SlotOffer(NamedTuple):
     slot: str = ""
     """The name of the slot; empty: it holds none."""
     held_by: Node | None = None
-    """Who must be lost first, where the slot is held."""
+    """The node that must be lost first, where the slot is held."""
     fills: bool = False
     """All slots are taken, and that one has any of them."""
 
@@ -52,7 +52,7 @@ def find(state: SchedulerState, node: Node | None, register: m.Register) -> Slot
         return SlotOffer(Slots.STANDBY)
     holder = _other_holder(state, register)
     if holder is not None and holder.record.state in _HERE and register.token is None:
-        # Its launcher was started again, and who holds the slot may have died with it: a host that lost power closes no connection.
+        # Its launcher was started again, and the holder of the slot may have died with it: a host that lost power closes no connection.
         return SlotOffer(Slots.HELD, held_by=holder)
     holder = _may_be_gone(state, node, register)
     if holder is not None:
@@ -64,7 +64,7 @@ def find(state: SchedulerState, node: Node | None, register: m.Register) -> Slot
 def _replaced_alive(state: SchedulerState, register: m.Register) -> Node | None:
     """The node that this process comes to replace, if it has not been lost yet.
 
-    Who names none comes back to the slot of its own name: its launcher was started again, and who held the slot last may be dead with it.
+    One that names none comes back to the slot of its own name: its launcher was started again, and the last holder may be dead with it.
     One that is connected is not, as far as anybody knows: it waits among the standbys, if one more may wait.
     """
     if not register.replaces:
@@ -106,7 +106,7 @@ def wanted_slot(state: SchedulerState, node_id: NodeId, replaces: str = "") -> N
 
 
 def give_up_name(state: SchedulerState, slot: str, node_id: NodeId, role: m.Role) -> list[Record]:
-    """While forming a slot goes to who is here: an absent holder of its name loses it; the row that says so."""
+    """While forming a slot goes to a node that is here: an absent holder of its name loses it; the row that says so."""
     holder = state.nodes.get(state.slots[role].holders.get(slot, NodeId("")))
     if holder is None or holder.record.node_id == node_id:
         return []
@@ -151,7 +151,7 @@ def _slot_to_begin_in(state: SchedulerState, register: m.Register) -> str:
 
 
 def _wants_to_stand_by(state: SchedulerState, register: m.Register) -> bool:
-    """Who has trained by a plan is a member, whatever it was started as: its scheduler has lost its store.
+    """A process that has trained by a plan is a member, whatever it was started as: its scheduler has lost its store.
 
     While that is built again it takes a slot when it has said so (store_rebuild.py): its id may be none that a slot is called by.
     """
@@ -159,10 +159,10 @@ def _wants_to_stand_by(state: SchedulerState, register: m.Register) -> bool:
 
 
 def _may_stand_by(state: SchedulerState, node: Node | None, register: m.Register) -> bool:
-    """May one more wait as a standby? Who was started to replace a lost id is let in for every vacant slot.
+    """May one more wait as a standby? A process that was started to replace a lost id is let in for every vacant slot.
 
-    So is the id by which a slot is called: its launcher was started again, and knows nothing of the id that held it last. Who holds
-    it now may have come for the vacant one. And so is an id that was a member before: where another one has its rank, a rank that
+    So is the id by which a slot is called: its launcher was started again, and knows nothing of the id that held it last. The present
+    holder may have come for the vacant one. And so is an id that was a member before: where another one has its rank, a rank that
     nobody has may be that one's.
     """
     if not state.rules.recovery_enabled:
@@ -187,7 +187,7 @@ def _comes_for_a_rank(state: SchedulerState, node: Node | None, register: m.Regi
 def _comes_first_for_a_rank(state: SchedulerState, node: Node | None, register: m.Register) -> bool:
     """Is it the successor of a lost holder, and nobody else of its slot waits? Or is it the only one on the host of a vacant rank?
 
-    All of them may be taken by standbys that cannot read the files. Who may go on without them is whoever reads what the lost one would.
+    All of them may be taken by standbys that cannot read the files. Only a process that reads what the lost one would may go on without them.
     """
     slot, host = slot_of(register.node_id, register.replaces), register.host
     everybody = state.nodes.values()
@@ -202,7 +202,7 @@ def _comes_first_for_a_rank(state: SchedulerState, node: Node | None, register: 
 
 
 def _may_be_gone(state: SchedulerState, node: Node | None, register: m.Register) -> Node | None:
-    """Who has a slot that this process could have, is not connected, and is the first to be known as lost if it does not come back."""
+    """The node that has a slot that this process could have, is not connected, and is the first to be known as lost if it does not come back."""
     if not state.rules.recovery_enabled:
         return None
     comes_for_a_rank = _comes_for_a_rank(state, node, register)

@@ -85,7 +85,7 @@ def _end(state: SchedulerState, reason: str) -> Exit:
 
 
 def give_slots_to_standbys(state: SchedulerState) -> list[Record]:
-    """While a store is built again: who came when all slots were taken, or knows to have had a rank, takes a slot that is free.
+    """While a store is built again: a node that came when all slots were taken, or knows to have had a rank, takes a slot that is free.
 
     First those whose own place it is. Which of them has which rank is only decided when all ranks are here. Gives the rows.
     """
@@ -134,7 +134,7 @@ def still_asking(state: SchedulerState, now_ms: int) -> Union[list[SchedulerEffe
     """What follows while somebody may know more than is known; None: nobody is waited for.
 
     A standby that has not said yet what it knows may have held a rank until the end. Of a rank of which less is known than of the others,
-    or nothing, the last holder is on its way, or dead: it has one lease to come. So has whoever trains, where nobody here does.
+    or nothing, the last holder is on its way, or dead: it has one lease to come. So has a node that trains, where none here does.
     """
     if not state.builds_again:
         return None
@@ -151,12 +151,12 @@ def still_asking(state: SchedulerState, now_ms: int) -> Union[list[SchedulerEffe
     if not unsure:
         return None
     if built.worker_count != state.rules.worker_count:
-        # Whoever comes, this is not the scheduler of that job.
+        # No matter which node comes, this is not the scheduler of that job.
         return None
     if state.store_rebuild.asks_until_ms is not None:
         return []
     state.store_rebuild.asks_until_ms = now_ms + state.rules.lease_ms
-    text = f"{unsure}: whoever knows more has {state.rules.lease_ms / 1000:g} s to come (MS_NODE_TIMEOUT)"
+    text = f"{unsure}: a node that knows more has {state.rules.lease_ms / 1000:g} s to come (MS_NODE_TIMEOUT)"
     return [
         Log("store_rebuilding", text, warning=True),
         SetTimer(RebuildTimer(), state.store_rebuild.asks_until_ms),
@@ -164,7 +164,7 @@ def still_asking(state: SchedulerState, now_ms: int) -> Union[list[SchedulerEffe
 
 
 def on_asked(state: SchedulerState, now_ms: int) -> None:
-    """Whoever knows more had its time to come."""
+    """A node that knows more had its time to come."""
     until_ms = state.store_rebuild.asks_until_ms
     state.store_rebuild.has_asked = until_ms is not None and now_ms >= until_ms
 
@@ -177,7 +177,9 @@ def _only_noted(state: SchedulerState, built: rebuild.Rebuilt) -> str:
     all_here = len(here) >= state.rules.worker_count + state.rules.standby_count
     if all_here or state.store_rebuild.reported_generation >= built.generation:
         return ""
-    return f"nobody who came has trained in generation {built.generation}, the newest that anybody has noted"
+    return (
+        f"no node that came has trained in generation {built.generation}, the newest that anybody has noted"
+    )
 
 
 def _may_still_say(node: Node) -> bool:
@@ -187,7 +189,7 @@ def _may_still_say(node: Node) -> bool:
 
 
 def _pasts(state: SchedulerState) -> dict[NodeId, m.JobHistory]:
-    """What everybody who is here knows."""
+    """What all nodes that are here know."""
     return {
         node.record.node_id: node.ready.past
         for node in state.nodes.values()
@@ -257,7 +259,7 @@ def take_up(state: SchedulerState) -> Union[list[Record], Exit]:
 
 
 def _take_up_copies(state: SchedulerState, pasts: Mapping[NodeId, m.JobHistory]) -> list[Record]:
-    """Who is here holds copies of the job that it knows; the rows that say so."""
+    """A node that is here holds copies of the job that it knows; the rows that say so."""
     rows: list[Record] = []
     for node_id, past in pasts.items():
         node = state.nodes[node_id]
@@ -276,7 +278,7 @@ def _take_up_copies(state: SchedulerState, pasts: Mapping[NodeId, m.JobHistory])
 def _give_slots(
     state: SchedulerState, built: rebuild.Rebuilt, pasts: Mapping[NodeId, m.JobHistory]
 ) -> list[Record]:
-    """Who held a rank until the end has a slot, and who was replaced has none: the processes came in any order. The rows of both.
+    """A node that held a rank until the end has a slot, and one that was replaced has none: the processes came in any order. The rows of both.
 
     A slot is called by the place in which its rank was held first, as far as that is known: there its launcher starts it again.
     """

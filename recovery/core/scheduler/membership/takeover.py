@@ -109,7 +109,7 @@ def _comes_for(state: SchedulerState, standby: Node) -> str:
 
 
 def _hosts_being_left(state: SchedulerState) -> frozenset[str]:
-    """From where ranks are being handed over. When that takes too long, whoever is there may take one after all."""
+    """From where ranks are being handed over. When that takes too long, a standby there may take one after all."""
     drain = state.drain
     is_under_way = drain is not None and drain.state is DrainState.HANDING_OVER
     return frozenset(drain.left_hosts) if drain is not None and is_under_way else frozenset()
@@ -130,9 +130,9 @@ def _wanted(holder: Node) -> policy.Wanted:
 def _last_resort(
     state: SchedulerState, holder: Node, standbys: Mapping[NodeId, policy.Candidate]
 ) -> Node | None:
-    """Who takes the rank with what it can read, when everybody has declined.
+    """The standby that takes the rank with what it can read, when all have declined.
 
-    Whoever was started in the place of a lost one, on the host of this one: its launcher does not bring the lost id back, and it
+    One that was started in the place of a lost one, on the host of this one: its launcher does not bring the lost id back, and it
     reads what that one would read.
     """
     beside = [
@@ -151,9 +151,9 @@ def _last_resort(
 def _may_take_slot(
     state: SchedulerState, holder: Node, standbys: Mapping[NodeId, policy.Candidate]
 ) -> Mapping[NodeId, policy.Candidate]:
-    """Who may have the slot of a lost one that was given no rank yet.
+    """The standbys that may have the slot of a lost one that was given no rank yet.
 
-    While a lost store is built again, only the workers know who had which rank (store_rebuild.py gives them their slots). A standby then takes the
+    While a lost store is built again, only the workers know which node had which rank (store_rebuild.py gives them their slots). A standby then takes the
     slot of none that may still come and say so.
     """
     if state.slots[m.Role.WORKER].taken >= state.rules.worker_count:
@@ -183,7 +183,7 @@ def _offer(
 
 
 def ask_holder(state: SchedulerState, node: Node, now_ms: int) -> list[SchedulerEffect]:
-    """Ask who took a rank over, and has not followed a plan since, what it can read of the rank's files.
+    """Ask a node that took a rank over, and has not followed a plan since, what it can read of the rank's files.
 
     Nobody else is asked while it is here, so it is asked again when it does not answer: each time twice as late, since a look that
     only takes long is answered too.
@@ -206,12 +206,12 @@ def _offer_to(state: SchedulerState, node: Node, holder: Node) -> Persist:
 
     Args:
         state: where.
-        node: who is asked, connected.
+        node: the one that is asked, connected.
         holder: whose rank; the node itself: it took the rank over, and has not followed a plan since.
     """
     rank = holder.record.rank
     assert rank is not None, "only a rank that is given is offered"
-    assert node.connection is not None, "who is asked is connected"
+    assert node.connection is not None, "a node that is asked is connected"
     step = state.checkpoints.committed_step
     offer = m.Offer(
         run=state.job.run,
