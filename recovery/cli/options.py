@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from recovery.cli.formats import Format
+from recovery.errors import UsageError
 
 RecoveryPath = Annotated[
     Path, typer.Argument(help="the job's MS_RECOVERY_PATH", metavar="PATH", readable=False)
@@ -32,6 +34,17 @@ def chosen(form: Format, *, as_json: bool) -> Format:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask, unless `--yes` has answered; another answer ends the command."""
-    if not yes:
-        typer.confirm(question, abort=True)
+    """Ask, unless `--yes` has answered; another answer ends the command.
+
+    Raises:
+        UsageError: nobody is there to answer.
+    """
+    if yes:
+        return
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise UsageError(
+            field="--yes",
+            reason=f"is missing, and without a terminal nobody is asked: {question}",
+            next_step="Give --yes to say so.",
+        )
+    typer.confirm(question, abort=True)

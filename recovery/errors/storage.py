@@ -82,8 +82,9 @@ class StoreLostError(StoreError):
     rows = (
         Row("STORE_LOST", 39, Cause.PERMANENT,
             "the scheduler's store in {path} is lost, but its job is not: {found}. Nothing was changed, and workers that no launcher ends"
-            " train on. Put scheduler.db back, or rebuild it (recovery rebuild {path}, or MS_REBUILD_STORE=1 in the scheduler). For a new"
-            " job choose another MS_RECOVERY_PATH, or archive this one (recovery reset {path})."),
+            " train on. Put scheduler.db back, or rebuild it (recovery rebuild {path}, or MS_REBUILD_STORE=1 in the scheduler;"
+            " where the workers' stores are gone too, recovery rebuild {path} --checkpoints DIR). For a new job choose another MS_RECOVERY_PATH and"
+            " another directory of checkpoints, or archive this one (recovery reset {path})."),
     )  # fmt: skip
 
 
@@ -102,6 +103,11 @@ class CheckpointError(RecoveryError):
             "directory={directory!r} with layout='shared': rank {rank} has not seen what the ranks {unseen} write there, in {seconds} s. Name a "
             "directory that all hosts mount, the same on all ranks, or use layout='rank' with one directory per rank.",
             "Checkpoints were to be spread over the ranks, and the ranks do not see one directory."),
+        Row("CHECKPOINTS_UNKNOWN", 47, Cause.PERMANENT,
+            "{directory} holds {count} checkpoints of job {other} up to step {step}, which MS_RECOVERY_PATH={path} does not know, and job {job} would "
+            "begin at step 0 beside them. To go on with job {other}, run `recovery rebuild {path} --checkpoints DIR`, where DIR holds those of all ranks, "
+            "and start the same line again. For a new job choose another directory or prefix, or move these files away.",
+            "The store of a job is lost with those of its workers, or another MS_RECOVERY_PATH was named, and its checkpoints are there."),
         Row("SAVES_FAILED", 46, Cause.PERMANENT,
             "on this rank {which} failed: {reason} Correct that and start the job again: it goes on from the newest checkpoint that all ranks hold.",
             "So many saves in a row failed that training on would be for nothing, or the last one of the training did."),

@@ -6,21 +6,20 @@ Only what lies in the recovery path is looked at; what running workers report is
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import msgspec
 
 from recovery import clock
-from recovery.checkpoint import catalogue, names
-from recovery.checkpoint import manifest as manifests
-from recovery.checkpoint.contribution import Manifest
+from recovery.checkpoint import catalogue, jobs
 from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RunId
 from recovery.core.messages import HeldCheckpoint, JobHistory, Role
 from recovery.core.policy import rebuild
 from recovery.core.policy.ranks import first_id, natural_key
 from recovery.core.policy.rebuild import Rebuilt, Unclear
 from recovery.core.records import (
+    DirectoryRecord,
     EventKind,
     EventRecord,
     JobRecord,
@@ -156,11 +155,31 @@ def _past_of(worker: WorkerRecords) -> JobHistory | None:
         past = rebuild.past_of(worker.job, worker.node, worker.generations, worker.checkpoints)
         places = [(record.path, record.prefix) for record in worker.directories if record.run == past.run]
         return msgspec.structs.replace(past, held=_held(places, past.job, past.run, past.rank))
-    found = [manifest for place in worker.directories for manifest in _manifests(Path(place.path))]
+    return past_of_files(worker.directories)
+
+
+def past_of_files(
+    directories: Collection[DirectoryRecord], *, job: str = "", rank: int | None = None
+) -> JobHistory | None:
+    """What the checkpoints of one rank say of its job; None: there are none.
+
+    Args:
+        directories: where it has saved, and under which prefix.
+        job: which job; empty: that of the newest.
+        rank: which; None: that of the newest.
+    """
+    found = [
+        manifest
+        for place in directories
+        for manifest in jobs.manifests_in(Path(place.path))
+        if jobs.prefix_of(manifest) == place.prefix
+        and job in ("", manifest.job)
+        and rank in (None, manifest.rank)
+    ]
     if not found:
         return None
-    newest = max(found, key=lambda manifest: (manifest.run, manifest.generation, manifest.step))
-    places = [(record.path, record.prefix) for record in worker.directories if record.run == newest.run]
+    newest = max(found, key=lambda one: (one.run, one.generation, one.step))
+    places = [(one.path, one.prefix) for one in directories if one.run == newest.run]
     return JobHistory(
         job=newest.job,
         run=RunId(newest.run),
@@ -179,19 +198,12 @@ def _held(places: list[tuple[str, str]], job: str, run: int, rank: int) -> tuple
     return catalogue.list_all(places, job=job, run=run, rank=rank).held
 
 
-def _manifests(directory: Path) -> list[Manifest]:
-    found = []
-    for path in sorted(directory.glob(f"*{names.MANIFEST_SUFFIX}")):
-        try:
-            found.append(manifests.read_manifest(path))
-        except CheckpointError:
-            # The code that plans with it says so.
-            continue
-    return found
-
-
-def records_of(traces: Traces) -> tuple[Record, ...]:
+def records_of(traces: Traces, source: str = "") -> tuple[Record, ...]:
     """The rows of a scheduler's store, as far as the traces show.
+
+    Args:
+        traces: what was found.
+        source: where, for the event log; empty: in the recovery path.
 
     Raises:
         StoreLostError: they contradict each other, or not every rank has left a trace.
@@ -222,7 +234,7 @@ def records_of(traces: Traces) -> tuple[Record, ...]:
         kind=EventKind.STORE_REBUILT,
         run=built.run,
         generation=built.generation,
-        reason=f"from what lies in {traces.path}",
+        reason=f"from what lies in {source or traces.path}",
         details=rebuild.report(built, traces.pasts) + _unsure(traces),
     )
     nodes = tuple(_node(traces, built, name) for name in built.ranks)

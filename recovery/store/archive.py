@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -27,12 +27,13 @@ _PARTS = ("", "-wal", "-shm", ".commits")
 """All that holds rows or counts them. The locks stay: moving one would let two owners in."""
 
 
-def archive_stores(recovery_path: Path, name: str) -> Path:
+def archive_stores(recovery_path: Path, name: str, *, spared: Container[str] = ()) -> Path:
     """Move every store into a new directory, while all of them are locked.
 
     Args:
         recovery_path: the directory of the job.
         name: of the new directory below it.
+        spared: node ids of workers whose stores stay.
 
     Returns:
         The new directory.
@@ -43,7 +44,11 @@ def archive_stores(recovery_path: Path, name: str) -> Path:
         StoreError: what lies there is no store of ours.
     """
     databases = [scheduler_path(recovery_path)]
-    databases += [worker_path(recovery_path, node_id) for node_id in stored_workers(recovery_path)]
+    databases += [
+        worker_path(recovery_path, node_id)
+        for node_id in stored_workers(recovery_path)
+        if node_id not in spared
+    ]
     if len(databases) == 1 and not scheduler_files(recovery_path):
         raise absent(databases[0])
     if databases[0].exists():

@@ -17,6 +17,7 @@ from recovery.checkpoint.contribution import Layout
 from recovery.checkpoint.durable_files import reason_of
 from recovery.checkpoint.retention import Retention, Rule, remove
 from recovery.errors import CheckpointWriteError, SettingError, UsageError
+from recovery.training import earlier_jobs
 from recovery.training.pending_checkpoint import AppliedStep, PendingCheckpoint, applied_step
 from recovery.training.save_thread import SaveThread
 from recovery.training.session import Callback, Session
@@ -115,9 +116,11 @@ class AdoptFolders(Callback):
         """Look at what is there already: its step was taken before, so nothing is made of it.
 
         Raises:
+            CheckpointError: as for ModelCheckpoint.
             OSError: the directory cannot be made or listed.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
+        earlier_jobs.check(session, self._directory, catalogue.FOLDERS)
         self._adopter = _Adopter(session, self._directory, shared=self._shared, keep=self._keep)
         self._marks, self._applied = self._finished(), {}
         session.before_done(self._join)

@@ -13,7 +13,7 @@ from recovery.checkpoint.contribution import Layout, Manifest
 from recovery.checkpoint.leftovers import remove_leftovers
 from recovery.checkpoint.retention import Retention
 from recovery.checkpoint.watch import DirectoryWatch
-from recovery.training import capture, checkpoint_layout, shared_layout
+from recovery.training import capture, checkpoint_layout, earlier_jobs, shared_layout
 from recovery.training.checkpoint_config import CheckpointConfig, rule_of
 from recovery.training.disk_schedule import DiskSchedule
 from recovery.training.memory_checkpoints import MemoryCheckpoints
@@ -112,6 +112,7 @@ class ModelCheckpoint(Callback):
             SettingError: recovery is on, and the configuration keeps too few or never saves.
             UsageError: the prefix cannot begin a file name, or the layout does not fit the state.
             CheckpointManifestError: the directory cannot be listed.
+            CheckpointError: training begins, and the directory holds checkpoints of a job that nobody here knows.
             OSError: the directory cannot be made.
         """
         self._layout = checkpoint_layout.choose(
@@ -120,6 +121,7 @@ class ModelCheckpoint(Callback):
         if session.recovery_enabled:
             self._config.check_for_recovery()
         self._directory.mkdir(parents=True, exist_ok=True)
+        earlier_jobs.check(session, self._directory, self._wanted_prefix)
         if self._layout is Layout.SHARED:
             self._shared = SharedLayout(session, self._directory, self._wanted_prefix)
             self._prefix = self._shared.prefix

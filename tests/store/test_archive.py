@@ -15,7 +15,7 @@ from recovery.store.archive import (
     archived_jobs,
     scheduler_files,
 )
-from recovery.store.reader import read_scheduler, read_worker
+from recovery.store.reader import read_scheduler, read_worker, stored_workers
 from recovery.store.repository import SchedulerStore, WorkerStore
 from tests.store import samples
 from tests.store.test_files import kill_owner
@@ -58,6 +58,14 @@ def test_all_is_kept_and_the_path_begins_a_new_job(path: Path) -> None:
     worker = WorkerStore.open(path, "worker_1")
     assert worker.load().checkpoints == ()
     worker.close()
+
+
+def test_stores_of_workers_that_are_spared_stay(path: Path) -> None:
+    archive = archive_stores(path, "before", pinned={"worker_1"})
+
+    assert read_worker(path, "worker_1").checkpoints == (samples.checkpoint(),)
+    assert "worker_1" not in stored_workers(archive)
+    assert read_scheduler(archive).job == samples.job(3)
 
 
 def test_what_a_killed_owner_left_goes_along_whole(tmp_path: Path) -> None:
