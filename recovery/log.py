@@ -16,6 +16,7 @@ from typing import TextIO
 
 from typing_extensions import override
 
+from recovery import standard_streams
 from recovery.core.records import EventRecord
 
 LOGGER_NAME = "recovery"
@@ -79,6 +80,7 @@ def setup(role: str, level: int = logging.INFO) -> logging.Logger:
     Returns:
         The logger. Records do not reach the root logger: a training script's own set-up stays its own.
     """
+    standard_streams.hold()
     logger = logging.getLogger(LOGGER_NAME)
     logger.setLevel(level)
     logger.propagate = False
@@ -97,9 +99,12 @@ class _StderrHandler(logging.Handler):
 
     @override
     def emit(self, record: logging.LogRecord) -> None:
+        stream = sys.stderr
+        if stream is None:
+            return
         try:
-            sys.stderr.write(self.format(record) + "\n")
-            sys.stderr.flush()
+            stream.write(self.format(record) + "\n")
+            stream.flush()
         except (OSError, ValueError):
             # The terminal is gone or stderr is closed: training does not end because nobody listens.
             return

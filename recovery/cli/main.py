@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 from typing_extensions import override
 
+from recovery import standard_streams
 from recovery.errors import RecoveryError
 
 _PACKAGE = "recovery-engine"
@@ -174,6 +175,7 @@ def load(name: str) -> Any:
 
 def main() -> None:
     """Run the command; an error of ours is one line and its exit code."""
+    standard_streams.hold()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A path need not be text.
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -59,7 +59,8 @@ def msrun(given: Arguments, environment: Mapping[str, str]) -> int:
         SettingError: a flag is wrong; nothing was started.
         SecureChannelError: TLS is on, and something of its material is wrong; nothing was started.
     """
-    given = msgspec.structs.replace(given, master_addr=host_address.resolve(given.master_addr))
+    named, address = given.master_addr, host_address.resolve(given.master_addr)
+    given = msgspec.structs.replace(given, master_addr=address)
     if given.rank_table_file is not None:
         rank_table.read_rank_table(
             given.rank_table_file, field="--rank_table_file", worker_num=given.worker_num
@@ -105,6 +106,9 @@ def msrun(given: Arguments, environment: Mapping[str, str]) -> int:
         stop_grace_s=stop_grace_s,
         earlier=_earlier(environment, contact, placed, beginner),
     )
+    only_here = host_address.only_here(named, address)
+    if only_here and given.local_worker_num < given.worker_num:
+        console.say(only_here, style="yellow")
     memory_cleanup.clear_up(environment, job_is_over=False)
     agent = Agent(placed, context)
     if not given.join:

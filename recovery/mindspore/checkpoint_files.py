@@ -112,7 +112,7 @@ class _SaverDirectory:
             )
         self._session, self._saver = session, saver
         self._layout = Layout.RANK if config.integrated_save else Layout.SHARDED
-        self._directory = Path(saver._directory).resolve()  # noqa: SLF001 - as above
+        self._directory = Path(saver._directory).absolute()  # noqa: SLF001 - as above
         self._newest = ""
         self._under_way: dict[str, PendingCheckpoint] = {}
         self._adopted: set[Path] = set()

@@ -88,7 +88,8 @@ class ModelCheckpoint(Callback):
         self._wanted_layout, self._layout = layout, Layout.RANK
         self._shared: SharedLayout | None = None
         self._wanted_prefix, self._prefix = prefix, prefix
-        self._directory = Path(directory or ".").resolve()
+        # As it was given: a link may be turned to another disk between two starts, and what lies behind it is still looked for by its name.
+        self._directory = Path(directory or ".").absolute()
         self._config = config or CheckpointConfig()
         self._schedule = DiskSchedule(
             every_steps=self._config.save_checkpoint_steps, every_seconds=self._config.save_checkpoint_seconds

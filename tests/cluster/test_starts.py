@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from recovery.core.records import EventKind
-from tests.cluster.small_cluster import PYTEST, SCRIPT, SmallCluster
+from tests.cluster.small_cluster import PYTEST, PYTHON, SCRIPT, SmallCluster
 
 pytestmark = [
     pytest.mark.cluster,
@@ -48,6 +48,34 @@ def test_training_function_that_is_itself_the_test_runs_under_pytest(tmp_path: P
             script.read_text().partition("def test_train()")[0]
             + "@recovery.run\ndef test_train(session: recovery.Session) -> None:\n    train(session)\n"
         )
+        cluster.start()
+        cluster.wait_end()
+        cluster.check_result()
+
+
+def test_a_link_to_the_checkpoints_that_is_turned_between_two_starts_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "old_disk").mkdir()
+    (tmp_path / "ckpt").symlink_to("old_disk")
+    with SmallCluster(tmp_path, environment=HELD) as cluster:
+        cluster.start()
+        cluster.wait_step(39)
+        cluster.wait_event(EventKind.CHECKPOINT_COMMITTED, count=7)
+        cluster.kill("sched", *cluster.names)
+
+        (tmp_path / "old_disk").rename(tmp_path / "new_disk")
+        (tmp_path / "ckpt").unlink()
+        (tmp_path / "ckpt").symlink_to("new_disk")
+        cluster.go_on()
+        cluster.start()
+        cluster.wait_end()
+
+        assert [stored.event.step for stored in cluster.events(EventKind.PLAN_MADE)] == [0, 35]
+        cluster.check_result()
+
+
+def test_processes_whose_standard_streams_are_closed_train_to_the_end(tmp_path: Path) -> None:
+    closed = ("/bin/sh", "-c", 'exec "$@" 0<&- 1>&- 2>&-', "sh", *PYTHON)
+    with SmallCluster(tmp_path, command=closed) as cluster:
         cluster.start()
         cluster.wait_end()
         cluster.check_result()

@@ -135,3 +135,26 @@ def test_the_clocks_count_milliseconds() -> None:
 
     assert first <= second
     assert clock.wall_ms() > WALL_MS - 10 * 365 * 86_400_000
+
+
+@pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
+def test_nothing_is_printed_into_the_files_of_a_process_that_has_no_standard_streams(
+    tmp_path: Path, closed: str
+) -> None:
+    program = (
+        "import logging, os, sys; from recovery import log; log.setup('worker');"
+        "file = open('file', 'wb'); logging.getLogger('recovery').warning('heard by nobody');"
+        "os.write(1, b'a library'); os.write(2, b'a library'); print('x', file=sys.stderr); sys.exit(file.fileno() < 3)"
+    )
+    command = ["/bin/sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True)
+
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "file").read_bytes() == b""
+
+
+def test_command_whose_output_goes_nowhere_says_by_its_exit_code_how_it_went(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "recovery", "status", str(tmp_path / "none")]
+    done = subprocess.run(["/bin/sh", "-c", 'exec "$@" 0<&- 1>&- 2>&-', "sh", *command], check=False)
+
+    assert done.returncode == 24

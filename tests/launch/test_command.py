@@ -60,3 +60,10 @@ def test_this_hosts_own_addresses() -> None:
     assert not is_local("no-such-host.invalid")
     assert host_address.towards("127.0.0.1") == "127.0.0.1"
     assert host_address.resolve("localhost") in ("127.0.0.1", "::1")
+
+
+def test_an_address_that_no_other_host_reaches_is_named_with_the_name_that_was_given() -> None:
+    assert host_address.only_here("10.0.0.1", "10.0.0.1") == ""
+    line = host_address.only_here("train-1", "127.0.1.1")
+    assert line.startswith("--master_addr=train-1 is 127.0.1.1 on this host, which no other host reaches")
+    assert host_address.only_here("::1", "::1").startswith("--master_addr=::1, which no other host")
