@@ -15,6 +15,8 @@ from typing import IO, Any
 
 from typing_extensions import override
 
+from recovery.readable import is_readable
+
 _EXEC = str(Path(__file__).with_name("exec_child.py"))
 _POLL_S = 0.05
 """How often a child is polled where it has no descriptor: none is left, or the kernel knows none (before Linux 5.3)."""
@@ -125,6 +127,21 @@ def has_ended(pid: int, *, wait: bool = False) -> bool:
         wait: block until it has.
     """
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | (0 if wait else os.WNOHANG)) is not None
+
+
+def status_of(pid: int, *, within_s: float) -> int | None:
+    """Give the exit code of a child (negative: the signal that killed it) as `has_ended`; None: it has not ended within the time."""
+    # Without a descriptor it is not waited for.
+    with contextlib.suppress(OSError):
+        descriptor = os.pidfd_open(pid)
+        try:
+            is_readable(descriptor, within_s)
+        finally:
+            os.close(descriptor)
+    found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+    if found is None:
+        return None
+    return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
 
 
 def end_session(leader: int) -> None:

@@ -52,6 +52,8 @@ class ProgramProcess:
         self.status = 0
         """Once it has ended: exit code; negative: the signal that killed it."""
         self._on_end, self._ended = on_end, threading.Event()
+        self._reaping = threading.Lock()
+        """Held while it is waited for, and while it is signalled: in between its number may become another process's."""
         self._waiting = threading.Thread(target=self._await_end, args=(wait,), daemon=True)
         self._waiting.start()
 
@@ -61,18 +63,22 @@ class ProgramProcess:
         Args:
             grace_s: seconds that it may take.
         """
-        if not self._ended.is_set():
-            signal_group(self.pid, signal.SIGTERM)
-            self._ended.wait(grace_s)
-        if not self._ended.is_set():
-            signal_group(self.pid, signal.SIGKILL)
+        self._signal(signal.SIGTERM)
+        self._ended.wait(grace_s)
+        self._signal(signal.SIGKILL)
         self._waiting.join()
+
+    def _signal(self, number: signal.Signals) -> None:
+        with self._reaping:
+            if not self._ended.is_set():
+                signal_group(self.pid, number)
 
     def _await_end(self, wait: Callable[[], int]) -> None:
         has_ended(self.pid, wait=True)
         end_session(self.pid)
-        self.status = wait()
-        self._ended.set()
+        with self._reaping:
+            self.status = wait()
+            self._ended.set()
         self._on_end()
 
 

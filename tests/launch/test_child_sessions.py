@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -12,8 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from recovery.launch.children import SpawnedChild, end
+from recovery.launch.children import SpawnedChild, end, status_of
+from recovery.launch.forkserver.fork_messages import Prepare
+from recovery.launch.forkserver.template import Template
 from recovery.launch.program_process import ProgramProcess
+from tests.launch.forking import orphans_left_alone
 from tests.pace import wait_for
 
 LEAVES = "import os, pathlib, subprocess, sys; pathlib.Path(sys.argv[1]).write_text(str(subprocess.Popen(['sleep', '600']).pid))"
@@ -72,3 +76,32 @@ def test_the_same_holds_for_a_program_behind_a_worker_proxy(tmp_path: Path, kill
     assert program.status == 0
     assert killed == [True]
     wait_for(lambda: _is_gone(left), "the end of what it has left")
+
+
+def test_the_same_holds_for_a_template_that_has_ended_by_itself(tmp_path: Path, killed: list[bool]) -> None:
+    left = tmp_path / "left"
+    (tmp_path / "ends.py").write_text(
+        f"import os, pathlib, subprocess; pathlib.Path({str(left)!r}).write_text(str(subprocess.Popen(['sleep', '600']).pid)); os._exit(7)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    with orphans_left_alone():
+        template = Template(Prepare(modules=("ends",)), environment=environment)
+        wait_for(template.has_ended, "its end")
+        assert "exit code 7" in template.how_it_ended()
+        template.end()
+        assert killed == [True]
+        assert "exit code 7" in template.how_it_ended()
+        template.end()
+    assert killed == [True], "once, while its number was its own, and not again"
+    wait_for(lambda: _is_gone(left), "the end of what it has left")
+
+
+def test_the_status_of_a_child_is_known_before_it_is_waited_for() -> None:
+    for text, status in (("import sys; sys.exit(3)", 3), ("import os; os.kill(os.getpid(), 9)", -9)):
+        child = subprocess.Popen([sys.executable, "-c", text])
+        assert status_of(child.pid, within_s=60) == status
+        assert child.wait() == status
+    waiting = subprocess.Popen(["sleep", "600"])
+    assert status_of(waiting.pid, within_s=0) is None
+    waiting.kill()
+    waiting.wait()

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -24,7 +23,7 @@ from typing import Any
 from typing_extensions import override
 
 from recovery import process_conditions
-from recovery.launch.children import tied
+from recovery.launch.children import end_session, has_ended, status_of, tied
 from recovery.launch.forkserver import fork_messages
 from recovery.launch.forkserver.fork_messages import Prepare, Prepared, Unsafe
 from recovery.launch.forkserver.fork_requests import BEGIN_S, ForkRequests, NotBegun
@@ -108,14 +107,15 @@ class Template(ForkRequests):
 
     def has_ended(self) -> bool:
         """By itself, or by somebody else."""
-        return self._process.poll() is not None
+        return self._process.returncode is not None or has_ended(self._process.pid)
 
     @override
     def how_it_ended(self) -> str:
         """Its status with what it has printed last."""
-        try:
-            status = self._process.wait(_END_S)
-        except subprocess.TimeoutExpired:
+        status = self._process.returncode
+        if status is None:
+            status = status_of(self._process.pid, within_s=_END_S)
+        if status is None:
             return "it does not answer"
         last = self.last_line()
         return f"it has ended ({describe(status)}){f': {last}' if last else ''}"
@@ -129,9 +129,9 @@ class Template(ForkRequests):
         return printed.splitlines()[-1] if printed else ""
 
     def end(self) -> None:
-        """End the template; its processes go on. A caller that waits for its answer gets none."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        """End the template; its processes go on. Whoever waits for its answer gets none."""
+        if self._process.returncode is None:
+            end_session(self._process.pid)
         self._process.wait()
         with self._using:
             self._link.close()
