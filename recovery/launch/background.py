@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
+from recovery import owner_files
 from recovery.core.converter import UNREADABLE
 from recovery.errors import UsageError
 from recovery.log import flush_streams
@@ -55,7 +56,8 @@ def hand_over(log_dir: Path, work: Callable[[], int], *, stop_grace_s: float) ->
         os.dup2(descriptor, to)
     me = psutil.Process()
     noted = _Agent(me.pid, me.create_time(), stop_grace_s=stop_grace_s, identity=_identity_of(me.pid))
-    (log_dir / _NOTE).write_bytes(msgspec.json.encode(noted))
+    with owner_files.made_anew(log_dir / _NOTE) as note:
+        note.write(msgspec.json.encode(noted))
     code = 1
     try:
         code = work()

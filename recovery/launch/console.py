@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 from typing_extensions import override
 
-from recovery import clock
+from recovery import clock, owner_files
 from recovery.log import send_nowhere
 
 MARK = "==="
@@ -58,7 +58,7 @@ def show_line(label: str, line: str, *, number: int) -> None:
 
 
 def open_log(path: Path, *, start: int) -> BinaryIO:
-    """Open a process's log at its end, behind a line that says which start follows.
+    """Open a process's log at its end, behind a line that says which start follows. Tracebacks in it may hold anything: it is its owner's.
 
     Raises:
         OSError: it cannot be opened, or takes no line.
@@ -66,7 +66,7 @@ def open_log(path: Path, *, start: int) -> BinaryIO:
     path.parent.mkdir(parents=True, exist_ok=True)
     # A process that was killed may have left half a line.
     begun = "" if _ends_with_a_line(path) else "\n"
-    log = path.open("ab", buffering=0)
+    log = owner_files.at_its_end(path)
     mark = f"{begun}{MARK} {path.stem} start {start} {now()} {MARK}\n".encode()
     try:
         written = log.write(mark)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from recovery import owner_files
 from recovery.launch.console import MARK, say
 
 _LAST_LINES = 30
@@ -115,7 +116,8 @@ class Incidents:
         try:
             path = path or _free_name(self._directory)
             part = path.with_suffix(".part")
-            part.write_bytes(msgspec.json.format(msgspec.json.encode(incident)) + b"\n")
+            with owner_files.made_anew(part) as file:
+                file.write(msgspec.json.format(msgspec.json.encode(incident)) + b"\n")
             part.replace(path)
         except OSError as error:
             say(

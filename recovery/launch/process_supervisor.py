@@ -13,7 +13,7 @@ from typing import IO, NamedTuple
 import msgspec
 from typing_extensions import assert_never
 
-from recovery import clock, process_identity
+from recovery import clock, owner_files, process_identity
 from recovery.core.ids import NodeId
 from recovery.errors import (
     ROWS,
@@ -230,7 +230,7 @@ class ProcessKeeper:
             self._log_is_marked = False
             console.say(f"{self._log} cannot be written ({error.strerror})", style="yellow")
         try:
-            return self._log.open("ab", buffering=0)
+            return owner_files.at_its_end(self._log)
         except OSError:
             return open(os.devnull, "ab", buffering=0)  # noqa: PTH123 - it is no file of a directory
 

@@ -129,6 +129,7 @@ class World:
         """What was open before the further group that is being formed; None: none is."""
         self._broken, self._form_left = threading.Event(), threading.Event()
         self._breaking, self._closed = threading.Lock(), False
+        self._aborting = threading.Lock()
 
     def form(self) -> None:
         """Meet the other ranks."""
@@ -245,8 +246,13 @@ class World:
 
     def _inodes(self) -> frozenset[int]:
         """What appeared since before, without the connection to the scheduler, which may have been dialled again meanwhile."""
-        control = self._session.control_inode
-        return frozenset(sockets.open_sockets().values()) - self._before - {control}
+        return self._appeared_since(self._before) - {self._session.control_inode}
+
+    @staticmethod
+    def _appeared_since(before: frozenset[int]) -> frozenset[int]:
+        """What appeared, without what other threads have opened meanwhile: to object storage, to a tracker of experiments."""
+        appeared = frozenset(sockets.open_sockets().values()) - before
+        return appeared - sockets.sockets_of_python() if appeared else appeared
 
     def descriptors(self) -> list[int]:
         """What a forked child must close."""
@@ -259,8 +265,15 @@ class World:
         if not self._form_left.is_set():
             threading.Thread(target=self._break_until_left, name="recovery-break-world", daemon=True).start()
         if "nccl" in self._backend and distributed.is_initialized():
-            distributed.distributed_c10d._abort_process_group()  # noqa: SLF001 - nccl's kernels wait on no socket
+            # It may take seconds, in which the connection's thread would send no heartbeat.
+            threading.Thread(target=self._abort, name="recovery-abort-world", daemon=True).start()
         _logger.debug("event=world_broken generation=%d sockets=%d", self._session.generation, count)
+
+    def _abort(self) -> None:
+        """End the collectives that wait on no socket: nccl's kernels. Never those of the next world."""
+        with self._aborting:
+            if not self._closed and distributed.is_initialized():
+                distributed.distributed_c10d._abort_process_group()  # noqa: SLF001 - torch has no public call
 
     def _break(self, *, last: bool = False) -> int:
         with self._breaking:
@@ -278,10 +291,12 @@ class World:
         """End the group. Every rank does, or has died: nobody is waited for, so nothing may be left to wait on."""
         try:
             self._break(last=True)
-            forget_meshes()
-            if distributed.is_initialized():
-                _ended_groups.keep(distributed.distributed_c10d._world.pg_map)  # noqa: SLF001 - all of this world
-                distributed.destroy_process_group()
+            # An abort under way is of this world; one that begins later sees that it is closed.
+            with self._aborting:
+                forget_meshes()
+                if distributed.is_initialized():
+                    _ended_groups.keep(distributed.distributed_c10d._world.pg_map)  # noqa: SLF001 - all of this world
+                    distributed.destroy_process_group()
         except Exception:
             # Whatever a broken world raises at its end, it is over.
             _logger.warning("event=world_close_failed generation=%d", self._session.generation, exc_info=True)

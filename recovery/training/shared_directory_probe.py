@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from recovery import clock
+from recovery import clock, owner_files
 from recovery.checkpoint.durable_files import reason_of
 from recovery.errors import CheckpointError
 
@@ -55,7 +55,8 @@ class SharedDirectory:
         """
         path = self._path(self._note.rank)
         beside = path.with_name(path.name + ".new")
-        beside.write_bytes(msgspec.json.encode(self._note))
+        with owner_files.made_anew(beside) as file:
+            file.write(msgspec.json.encode(self._note))
         # A reader finds a whole note or none.
         beside.replace(path)
 

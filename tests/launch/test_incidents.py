@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,18 @@ def failure(log: Path, *, start: int = 1, rank: int = 0) -> Failure:
         consequence="c",
         log=str(log),
     )
+
+
+def test_logs_and_incidents_are_their_owners_and_are_written_through_no_link(tmp_path: Path) -> None:
+    log = log_of(tmp_path, "worker_1", *TRACEBACK)
+    of_somebody = tmp_path / "of_somebody"
+    of_somebody.write_text("kept")
+    (tmp_path / "incident-1.part").symlink_to(of_somebody)
+    kept = Incidents(tmp_path).note(failure(log), begun_ms=0, ended_ms=10)
+
+    assert {stat.S_IMODE(path.lstat().st_mode) for path in (log, kept)} == {0o600}
+    assert of_somebody.read_text() == "kept"
+    assert "ValueError: x" in kept.read_text()
 
 
 def test_a_failure_is_kept_with_its_last_lines(tmp_path: Path) -> None:

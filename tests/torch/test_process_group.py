@@ -171,17 +171,62 @@ def test_a_world_that_is_broken_late_does_not_take_the_next_one_along(
     assert looking.wait(60)
     world._form_left.set()
     world.close()
-    with (
-        socket.create_server(("127.0.0.1", 0)) as listening,
-        socket.create_connection(listening.getsockname()) as one,
-        listening.accept()[0] as other,
-    ):
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        # As gloo's: no object of Python holds them.
+        one = socket.create_connection(listening.getsockname()).detach()
+        other = listening.accept()[0].detach()
         opened.set()
         for thread in threading.enumerate():
             if thread.name == "recovery-break-world":
                 thread.join()
-        one.sendall(b"still here")
-        assert other.recv(10) == b"still here"
+        os.write(one, b"still here")
+        assert os.read(other, 10) == b"still here"
+        os.close(one)
+        os.close(other)
+
+
+def test_what_the_scripts_threads_open_while_a_world_forms_is_left_alone_when_it_breaks() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        world = World(FakeSession(), "gloo", timedelta(seconds=60))
+        mine = socket.create_connection(listening.getsockname())
+        accepted = listening.accept()[0]
+        of_world = socket.create_connection(listening.getsockname()).detach()
+        world.wake()
+        world._form_left.set()
+        assert os.read(of_world, 1) == b"", "the world was not broken"
+        with mine, accepted:
+            mine.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                mine.recv(1)
+        world.close()
+        os.close(of_world)
+
+
+def test_an_abort_of_nccl_that_takes_long_holds_up_neither_heartbeats_nor_strikes_the_next_world(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In place of NCCL, which needs devices: when it returns is the test's to say."""
+    aborting, may_end, ended = threading.Event(), threading.Event(), list[str]()
+
+    def abort() -> None:
+        aborting.set()
+        may_end.wait(60)
+        ended.append("aborted")
+
+    monkeypatch.setattr(distributed.distributed_c10d, "_abort_process_group", abort)
+    monkeypatch.setattr(distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(distributed, "destroy_process_group", lambda: ended.append("destroyed"))
+    world = World(FakeSession(), "nccl", timedelta(seconds=60))
+    world._form_left.set()
+    world.wake()
+    assert aborting.wait(60)
+    closing = threading.Thread(target=world.close)
+    closing.start()
+    assert not ended
+    may_end.set()
+    closing.join()
+    world._abort()
+    assert ended == ["aborted", "destroyed"]
 
 
 @pytest.mark.cluster

@@ -37,6 +37,19 @@ def test_ranks_that_see_one_directory_see_each_other(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_a_note_is_written_through_no_link(tmp_path: Path) -> None:
+    (tmp_path / "of_somebody").write_text("kept")
+    directory = tmp_path / "shared"
+    directory.mkdir()
+    (directory / ".train.rank0.here.new").symlink_to(tmp_path / "of_somebody")
+    of(directory).leave_note()
+    of(directory, 1).leave_note()
+
+    assert (tmp_path / "of_somebody").read_text() == "kept"
+    of(directory).await_others(goes_on, 0)
+    assert {path.lstat().st_mode & 0o777 for path in directory.iterdir()} == {0o600}
+
+
 @pytest.mark.parametrize("other", ["elsewhere", "earlier", "damaged", "none"])
 def test_a_note_that_is_not_the_other_ranks_own_of_now_does_not_count(tmp_path: Path, other: str) -> None:
     first = of(tmp_path)

@@ -1,0 +1,30 @@
+"""Files that only their owner reads, and that are written into no other place than that of their name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import BinaryIO
+
+_OWNER_ONLY = 0o600
+
+
+def made_anew(path: Path) -> BinaryIO:
+    """Open a new, empty file. What has the name goes: the part of a process that was killed, a link that somebody has put there.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    path.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.fdopen(os.open(path, flags, _OWNER_ONLY), "wb")
+
+
+def at_its_end(path: Path) -> BinaryIO:
+    """Open a file to write at its end, unbuffered; one that is there keeps its mode.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    return os.fdopen(os.open(path, flags, _OWNER_ONLY), "ab", buffering=0)
