@@ -224,6 +224,7 @@ def _rules(
     checkpoint_copies = reader.whole(copies) if reader.given(copies) else None
     reconnect_grace_ms = reader.decimal_ms("MS_RECONNECT_GRACE")
     abort_timeout_ms = reader.decimal_ms("MS_ABORT_TIMEOUT")
+    step_timeout_ms = reader.decimal_ms("MS_STEP_TIMEOUT")
     drain_timeout_ms = reader.decimal_ms("MS_DRAIN_TIMEOUT")
     allow_restart_from_zero = reader.switch("MS_ALLOW_RESTART_FROM_ZERO")
     rebuild_store = reader.switch("MS_REBUILD_STORE")
@@ -240,6 +241,7 @@ def _rules(
         reconnect_grace_ms=reconnect_grace_ms,
         topology_timeout_ms=topology_timeout_ms,
         abort_timeout_ms=abort_timeout_ms,
+        step_timeout_ms=step_timeout_ms,
         drain_timeout_ms=drain_timeout_ms,
         receive_timeout_ms=receive_timeout_ms,
         heartbeat_retry_timeout_ms=reader.bounded_ms("MS_HEARTBEAT_RETRY_TIMEOUT"),

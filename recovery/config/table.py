@@ -201,6 +201,16 @@ RECOVERY = (
         high=3_600,
     ),
     Setting(
+        name="MS_STEP_TIMEOUT",
+        kind=SettingKind.DECIMAL_SECONDS,
+        meaning="How long a rank that lives may take for one step, what training does between two steps (saves, evaluation, loading) included, before all go back to the newest common checkpoint and a main thread that hangs is replaced; from a rank's first step on. 0: as long as it takes. The scheduler's counts.",
+        rule="must be a number of seconds from 0 to 604800, with at most three decimals; 0: no limit",
+        example="1800",
+        default="0",
+        low=0,
+        high=604_800,
+    ),
+    Setting(
         name="MS_DRAIN_TIMEOUT",
         kind=SettingKind.DECIMAL_SECONDS,
         meaning="How long a worker that is asked to end (SIGTERM, `recovery drain`) may take to hand its rank over to a standby. The scheduler's counts for the ranks that wait for it, a worker's for its own end.",

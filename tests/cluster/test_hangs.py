@@ -37,3 +37,26 @@ def test_rank_that_hangs_at_the_same_step_in_every_program_ends_by_name(tmp_path
         cluster.launch("worker_0")
         cluster.wait_end()
         cluster.check_result()
+
+
+def test_rank_that_hangs_in_no_collective_is_replaced_where_a_step_may_take_only_so_long(
+    tmp_path: Path,
+) -> None:
+    """Its heartbeats go on, and no other rank waits for it."""
+    environment = {
+        "MS_STEP_TIMEOUT": "3",
+        "MS_ABORT_TIMEOUT": "1",
+        "MS_RETRY_INTERVAL_LOWER": "1",
+        "MS_RETRY_INTERVAL_UPPER": "1",
+    }
+    with SmallCluster(tmp_path, environment=environment) as cluster:
+        for name in (*cluster.names, "sched"):
+            cluster.launch(name, **({"JOB_DO": "stand@15"} if name == "worker_0" else {"JOB_STEP_MS": "300"}))
+        cluster.wait_event(EventKind.GENERATION_INTERRUPTED)
+        cluster.wait(lambda: "event=process_replaced" in cluster.log("worker_0"), "replacement")
+
+        [first, *_] = cluster.events(EventKind.GENERATION_INTERRUPTED)
+        assert (
+            first.event.reason
+            == "worker_0 lives, and has made no step behind step 14 for 3 s (MS_STEP_TIMEOUT)"
+        )

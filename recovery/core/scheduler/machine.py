@@ -30,7 +30,7 @@ from recovery.core.rules import Rules
 from recovery.core.scheduler import drain, invariants, job_end, restore
 from recovery.core.scheduler.checkpoints import copy_reports, saves
 from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect
-from recovery.core.scheduler.generations import checkpoint_invalid, training_messages
+from recovery.core.scheduler.generations import checkpoint_invalid, stalls, training_messages
 from recovery.core.scheduler.membership import (
     liveness,
     quorum,
@@ -217,6 +217,7 @@ class SchedulerMachine:
         state = self.state
         match message:
             case m.Heartbeat():
+                stalls.note(state, node, message, now_ms)
                 return liveness.on_heartbeat(state, node, message)
             case m.Ready():
                 ready_reports.on_ready(state, node, message)

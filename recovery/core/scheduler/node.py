@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import NamedTuple
 
 import msgspec
 
@@ -21,8 +22,22 @@ NEXT_STATES: dict[NodeState, frozenset[NodeState]] = {
 """All moves of a node. LIVE to LIVE is a new connection of the same incarnation."""
 
 
+class Standstill(NamedTuple):
+    """For how long a rank's heartbeats have named one step."""
+
+    generation: int
+    step: int
+    lasting_ms: int
+    """Without the time in which nothing was heard though it was due."""
+    heard_ms: int
+    """When the newest of them came."""
+
+
 class Node:
     """A node of the scheduler's state. Changed only by the modules of this package."""
+
+    standstill: Standstill | None = None
+    """None: it does not train, or is not looked at."""
 
     def __init__(self, record: NodeRecord, *, heard_ms: int, slot: str | None = None) -> None:
         """Start from what is stored.

@@ -68,18 +68,20 @@ def on_collective_failed(
     if failed.generation != state.job.generation or state.job.state is not JobState.RUNNING:
         return []
     reason = f"{node.record.node_id}: the data plane broke at step {failed.step}: {failed.reason}"
-    done = [
-        f"rank {worker.record.rank} (step {worker.record.step})" for worker in state.workers if worker.done
-    ]
-    ended = crash_loop.after(
+    state.facts.fail(reason, crash_loop=ended_at(state, failed.step, now_ms))
+    return []
+
+
+def ended_at(state: SchedulerState, step: int, now_ms: int) -> crash_loop.CrashLoop:
+    """The generation ends at a step for a cause that nobody knows: how those before it ended, and this one."""
+    done = [f"rank {one.record.rank} (step {one.record.step})" for one in state.workers if one.done]
+    return crash_loop.after(
         state.crash_loop,
         plan=state.generations[-1].step,
-        step=failed.step,
+        step=step,
         done=", ".join(done[:_NAMED_MAX]),
         now_ms=now_ms,
     )
-    state.facts.fail(reason, crash_loop=ended)
-    return []
 
 
 def on_failure(state: SchedulerState, node: Node, failure: m.Failure) -> list[SchedulerEffect]:
