@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -13,9 +14,14 @@ from pathlib import Path
 from recovery.readable import is_readable
 
 _PROGRAM = Path(__file__).with_name("writer_program.py")
+_OF_THE_GROUP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LOOK_S = 1.0
 _STUCK_S = 60.0
-"""A disk that takes nothing for so long, or a writer that was stopped: this save is given up, and training goes on."""
+"""A disk that takes nothing for so long: this save is given up, and training goes on."""
+_STOPPED_S = 2.0
+"""So long a stopped writer (SIGSTOP) is waited for: nothing comes of it, and the next save waits. Whoever stops and continues the whole process
+group continues both; within a second they run."""
+_STOPPED = "Tt"
 _END_S = 5.0
 
 
@@ -36,6 +42,8 @@ class WriterProcess:
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             command = [sys.executable, "-I", "-S", str(_PROGRAM), str(theirs.fileno()), str(os.getpid())]
+            # Until it ignores them itself: one to the whole group would end it with a traceback while it starts.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_THE_GROUP)
             try:
                 self._process = subprocess.Popen(  # noqa: S603 - our own program by our own interpreter
                     command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
@@ -43,6 +51,8 @@ class WriterProcess:
             except BaseException:
                 self._channel.close()
                 raise
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     @property
     def pid(self) -> int:
@@ -77,23 +87,34 @@ class WriterProcess:
         raise OSError(number, os.strerror(number))
 
     def _await_answer(self, target: int) -> str:
-        written, waited_s = 0, 0.0
+        written, waited_s, stopped_s = 0, 0.0, 0.0
         while not is_readable(self._channel, _LOOK_S):
             now = os.fstat(target).st_size
             waited_s = 0.0 if now > written else waited_s + _LOOK_S
             written = now
-            if waited_s >= self._stuck_s:
+            stopped_s = stopped_s + _LOOK_S if self._is_stopped() else 0.0
+            if stopped_s >= _STOPPED_S or waited_s >= self._stuck_s:
                 self.close()
-                raise OSError(
-                    errno.ETIMEDOUT,
-                    f"the process that writes it has written nothing for {self._stuck_s:.0f} s",
+                what = (
+                    "was stopped (SIGSTOP), and is replaced"
+                    if stopped_s >= _STOPPED_S
+                    else f"has written nothing for {self._stuck_s:.0f} s"
                 )
+                raise OSError(errno.ETIMEDOUT, f"the process that writes it {what}")
         with contextlib.suppress(ConnectionError):
             answer = self._channel.recv(256).decode()
             if answer:
                 return answer
         self.close()
         raise OSError(errno.EPIPE, f"the process that writes it has ended ({self._process.returncode})")
+
+    def _is_stopped(self) -> bool:
+        """Does the kernel hold it still? False where it does not say."""
+        try:
+            stat = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii", errors="replace")
+        except OSError:
+            return False
+        return stat.rpartition(") ")[2][:1] in _STOPPED
 
     def close(self) -> None:
         """End it; what it was writing is given up."""

@@ -82,7 +82,11 @@ def main() -> None:
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     os.nice(_NICENESS)
-    serve(channel)
+    try:
+        serve(channel)
+    except ConnectionError:
+        # The parent has ended, or has become another program, in the middle of a message. What was written has no name.
+        return
 
 
 if __name__ == "__main__":

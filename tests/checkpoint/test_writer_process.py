@@ -92,14 +92,30 @@ def test_a_writer_that_was_killed_is_an_error_that_says_so(
     assert not writer.is_alive
 
 
-def test_a_writer_that_was_stopped_is_given_up_and_ended(
-    writer: WriterProcess, memory: KeptMemory, tmp_path: Path
+def test_a_writer_that_was_stopped_is_given_up_long_before_a_slow_disk_is(
+    memory: KeptMemory, tmp_path: Path
 ) -> None:
     filled(memory, b"content")
+    writer = WriterProcess(stuck_s=10 * DEADLINE_S)
     os.kill(writer.pid, signal.SIGSTOP)
 
-    with pytest.raises(OSError, match="written nothing for 1 s"):
+    with pytest.raises(OSError, match=r"was stopped \(SIGSTOP\), and is replaced"):
         written(writer, memory, 7, tmp_path / "file")
+    assert not writer.is_alive
+
+
+def test_a_writer_whose_disk_takes_nothing_is_given_up_and_ended(
+    writer: WriterProcess, memory: KeptMemory
+) -> None:
+    filled(memory, b"x" * 1_000_000)
+    # A pipe that nobody reads takes 64 KiB and then nothing.
+    reading, writing = os.pipe()
+    try:
+        with pytest.raises(OSError, match="written nothing for 1 s"):
+            writer.write(memory.descriptor, 1_000_000, writing)
+    finally:
+        os.close(reading)
+        os.close(writing)
     assert not writer.is_alive
 
 
@@ -114,6 +130,50 @@ def test_signals_to_the_whole_group_do_not_end_it(
         os.kill(writer.pid, number)
 
     assert written(writer, memory, 7, tmp_path / "file") == hashlib.sha256(b"content").hexdigest()
+
+
+def test_signals_to_the_whole_group_do_not_end_it_while_it_starts_either(
+    memory: KeptMemory, tmp_path: Path
+) -> None:
+    filled(memory, b"content")
+    writer = WriterProcess()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        os.kill(writer.pid, number)
+
+    assert written(writer, memory, 7, tmp_path / "file") == hashlib.sha256(b"content").hexdigest()
+    writer.close()
+
+
+_BECOMES_ANOTHER_PROGRAM = """
+import os, sys, threading
+from recovery.checkpoint.staging_buffer import KeptMemory
+from recovery.checkpoint.writer_process import WriterProcess
+writer, memory = WriterProcess(), KeptMemory()
+memory.take(1_000_000)
+reading, writing = os.pipe()
+threading.Thread(target=writer.write, args=(memory.descriptor, 1_000_000, writing), daemon=True).start()
+os.read(reading, 1)
+os.set_inheritable(reading, True)
+program = "import os, sys\\nwhile os.read(int(sys.argv[1]), 1 << 20): pass"
+os.execv(sys.executable, [sys.executable, "-c", program, str(reading)])
+"""
+
+
+def test_a_parent_that_becomes_another_program_in_the_middle_of_a_save_leaves_no_traceback(
+    tmp_path: Path,
+) -> None:
+    """As a worker does whose main thread does not come back from a rollback."""
+    root = str(Path(recovery.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", _BECOMES_ANOTHER_PROGRAM],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": root},
+        timeout=DEADLINE_S,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 _WITH_MANY_FILES = """
