@@ -12,7 +12,7 @@ from typing import Any
 from recovery import clock
 from recovery.errors import ROWS, LaunchFailedError
 from recovery.launch import console
-from recovery.launch.children import end, signal_group
+from recovery.launch.children import end
 from recovery.launch.ended_nodes import reports_of
 from recovery.launch.hung_nodes import HungNodes, LostNode
 from recovery.launch.incidents import Incidents
@@ -218,8 +218,8 @@ class Agent:
         """SIGTERM, SIGINT and SIGHUP end the job; the second one at once."""
         if self._stopping.is_set():
             for keeper in self._keepers:
-                if keeper.child is not None and not keeper.child.has_ended:
-                    signal_group(keeper.child.pid, signal.SIGKILL)
+                if keeper.child is not None:
+                    keeper.child.kill()
             return
         console.say(f"asked to stop by {signal.Signals(number).name}")
         self._exit_code, self._is_asked = 128 + number, True

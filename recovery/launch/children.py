@@ -15,9 +15,13 @@ from typing import IO, Any
 
 from typing_extensions import override
 
+from recovery import clock
 from recovery.readable import is_readable
 
 _EXEC = str(Path(__file__).with_name("exec_child.py"))
+_TRACKER = b"multiprocessing.resource_tracker"
+_TRACKER_MS = 1_000
+"""It takes milliseconds; one that is stopped is not waited for much longer than that."""
 _POLL_S = 0.05
 """How often a child is polled where it has no descriptor: none is left, or the kernel knows none (before Linux 5.3)."""
 
@@ -50,6 +54,12 @@ class Child:
         """And was waited for, so that its number may be another process's by now."""
         return self._ended.done()
 
+    def kill(self) -> None:
+        """End it at once; what it has started goes behind it."""
+        if not self.has_ended:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
     async def wait(self) -> int:
         """Wait for its end. Gives its exit code; negative: the signal that killed it."""
         return await asyncio.shield(self._ended)
@@ -68,7 +78,10 @@ class Child:
             finally:
                 loop.remove_reader(descriptor)
                 os.close(descriptor)
-        end_session(self.pid)
+        trackers = _end_all_but_trackers(self.pid)
+        if trackers:
+            await asyncio.to_thread(_await_ends, trackers)
+        signal_group(self.pid, signal.SIGKILL)
         return self._status()
 
     def _status(self) -> int:
@@ -146,7 +159,44 @@ def status_of(pid: int, *, within_s: float) -> int | None:
 
 def end_session(leader: int) -> None:
     """Kill what a child that has ended has left in its session: loader processes, helpers. Before it is waited for: then its number is free."""
+    _await_ends(_end_all_but_trackers(leader))
     signal_group(leader, signal.SIGKILL)
+
+
+def _end_all_but_trackers(leader: int) -> list[int]:
+    """Kill what is in a session, but for multiprocessing's trackers: they take the semaphores and memory of those away that were killed, and end.
+
+    Returns:
+        A descriptor of each of them, which is to be closed.
+    """
+    try:
+        present = os.listdir("/proc")  # noqa: PTH208 - of thousands, as fast as it gets
+    except OSError:
+        # No descriptor is left to look with.
+        return []
+    trackers = []
+    for pid in map(int, filter(str.isdecimal, present)):
+        # It is gone meanwhile, or there is no descriptor left: then it is killed with the others.
+        with contextlib.suppress(OSError):
+            if pid == leader or os.getsid(pid) != leader:
+                continue
+            descriptor = os.pidfd_open(pid)
+            # What the descriptor is of may have come in the place of what was looked at.
+            if os.getsid(pid) != leader:
+                os.close(descriptor)
+            elif _TRACKER in Path(f"/proc/{pid}/cmdline").read_bytes():
+                trackers.append(descriptor)
+            else:
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                os.close(descriptor)
+    return trackers
+
+
+def _await_ends(descriptors: Sequence[int]) -> None:
+    until_ms = clock.monotonic_ms() + _TRACKER_MS
+    for descriptor in descriptors:
+        is_readable(descriptor, max(0, until_ms - clock.monotonic_ms()) / 1_000)
+        os.close(descriptor)
 
 
 async def end(children: Sequence[Child], grace_s: float) -> None:
@@ -163,6 +213,5 @@ async def end(children: Sequence[Child], grace_s: float) -> None:
     if ended:
         await asyncio.wait(ended, timeout=grace_s)
     for child in children:
-        if not child.has_ended:
-            signal_group(child.pid, signal.SIGKILL)
+        child.kill()
     await asyncio.gather(*ended)

@@ -70,7 +70,12 @@ class ProgramProcess:
 
     def _signal(self, number: signal.Signals) -> None:
         with self._reaping:
-            if not self._ended.is_set():
+            if self._ended.is_set():
+                return
+            if number is signal.SIGKILL:
+                # What it has started goes behind it, see children.py.
+                os.kill(self.pid, number)
+            else:
                 signal_group(self.pid, number)
 
     def _await_end(self, wait: Callable[[], int]) -> None:

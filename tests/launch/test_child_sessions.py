@@ -105,3 +105,46 @@ def test_the_status_of_a_child_is_known_before_it_is_waited_for() -> None:
     assert status_of(waiting.pid, within_s=0) is None
     waiting.kill()
     waiting.wait()
+
+
+HOLDS = """
+import multiprocessing, pathlib, sys, time
+semaphore = multiprocessing.get_context("spawn").Semaphore()
+pathlib.Path(sys.argv[1] + ".part").write_text(semaphore._semlock.name)
+pathlib.Path(sys.argv[1] + ".part").rename(sys.argv[1])
+time.sleep(600)
+"""
+
+
+def _semaphore(held: Path) -> Path:
+    return Path("/dev/shm") / f"sem.{held.read_text().removeprefix('/')}"
+
+
+@pytest.mark.parametrize("how", ["killed by somebody", "ended by us"])
+def test_a_child_that_is_killed_leaves_no_semaphore(tmp_path: Path, how: str) -> None:
+    """Nor does one that does not end when it is asked: multiprocessing's tracker ends behind it, and not with it."""
+    held = tmp_path / "held"
+
+    async def live() -> Path:
+        command = [sys.executable, "-c", HOLDS, str(held)]
+        child = SpawnedChild(command, environment=dict(os.environ), conditions={}, log=2)
+        await asyncio.to_thread(wait_for, held.exists, "semaphore")
+        semaphore = _semaphore(held)
+        assert semaphore.exists()
+        if how == "ended by us":
+            await end([child], 0.0)
+        else:
+            os.kill(child.pid, signal.SIGKILL)
+        await child.wait()
+        return semaphore
+
+    assert not asyncio.run(live()).exists()
+
+
+def test_a_program_behind_a_worker_proxy_leaves_none_either(tmp_path: Path) -> None:
+    held, over = tmp_path / "held", threading.Event()
+    program = ProgramProcess([sys.executable, "-c", HOLDS, str(held)], os.environ, {}, over.set)
+    wait_for(held.exists, "semaphore")
+    assert _semaphore(held).exists()
+    program.end(0.0)
+    assert not _semaphore(held).exists()
