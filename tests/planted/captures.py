@@ -119,7 +119,7 @@ CAPTURES = (
         "WriterProcess._await_answer",
         "0.0 if now > written else waited_s + _LOOK_S",
         "0.0",
-        (f"{_WRITER}::test_a_writer_that_was_stopped_is_given_up_and_ended",),
+        (f"{_WRITER}::test_a_writer_whose_disk_takes_nothing_is_given_up_and_ended",),
         hangs=True,
     ),
     Bug(

@@ -6,6 +6,24 @@ from tests.planted.bug import Bug
 
 ENDS: tuple[Bug, ...] = (
     Bug(
+        "a rank that lives and makes no step is waited for without end",
+        "I14",
+        "core/scheduler/generations/stalls.py",
+        "note",
+        "node.standstill.lasting_ms >= limit_ms",
+        "node.standstill.lasting_ms < 0",
+        ("tests/core/test_stalls.py::test_a_rank_that_hangs_while_its_heartbeats_come_ends_the_generation",),
+    ),
+    Bug(
+        "the pause of a process is taken for a step that takes long",
+        "I14",
+        "core/scheduler/generations/stalls.py",
+        "note",
+        "min(now_ms - before.heard_ms, state.rules.heartbeat_ms_max + _LATE_MS)",
+        "now_ms - before.heard_ms",
+        ("tests/core/test_stalls.py::test_a_pause_of_either_process_counts_as_one_heartbeat",),
+    ),
+    Bug(
         "the end of a wait for a rank does not say who did not take it",
         "I19",
         "core/scheduler/membership/quorum.py",
