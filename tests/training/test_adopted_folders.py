@@ -99,6 +99,21 @@ def test_what_lay_there_before_is_taken_only_when_it_is_written_again(
     assert "checkpoint-9 reason='its step was not taken in this generation'" in caplog.text
 
 
+def test_a_job_does_not_begin_beside_folders_of_one_that_nobody_knows(tmp_path: Path) -> None:
+    earlier, adopter = Rank(), rt.AdoptFolders(tmp_path / "out")
+    adopter.on_begin(earlier.at(0))
+    write(tmp_path / "out/checkpoint-1")
+    adopter.on_step_end(earlier.at(1))
+    adopter.on_end(earlier.at(1))
+    assert published(earlier)
+
+    rank = Rank()
+    rank.job, rank.recovery_path = "another", tmp_path / "recovery"
+    with pytest.raises(CheckpointError, match=r"CHECKPOINTS_UNKNOWN: .* holds 1 checkpoints of job job up"):
+        rt.AdoptFolders(tmp_path / "out").on_begin(rank.at(0))
+    rt.AdoptFolders(tmp_path / "out").on_begin(rank.at(1))
+
+
 def test_no_more_are_kept_than_wanted_and_what_others_remove_is_forgotten(tmp_path: Path) -> None:
     rank, adopter = Rank(), rt.AdoptFolders(tmp_path, "step_{step}", keep=2)
     adopter.on_begin(rank.at(0))
