@@ -9,7 +9,7 @@ from typing import BinaryIO
 _OWNER_ONLY = 0o600
 
 
-def made_anew(path: Path) -> BinaryIO:
+def new_file(path: Path) -> BinaryIO:
     """Open a new, empty file. What has the name goes: the part of a process that was killed, a link that somebody has put there.
 
     Raises:

@@ -19,6 +19,6 @@ def hold() -> None:
         os.set_inheritable(opened, True)
         name, mode = _STREAMS[opened]
         if getattr(sys, name) is None:
-            stream = open(opened, mode, encoding="utf-8", closefd=False)  # noqa: SIM115 - for the life of the process
+            stream = open(opened, mode, encoding="utf-8", closefd=False)  # noqa: SIM115 - it stays open
             setattr(sys, name, stream)
     os.close(opened)

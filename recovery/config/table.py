@@ -203,7 +203,7 @@ RECOVERY = (
     Setting(
         name="MS_STEP_TIMEOUT",
         kind=SettingKind.DECIMAL_SECONDS,
-        meaning="How long a rank that lives may take for one step, what training does between two steps (saves, evaluation, loading) included, before all go back to the newest common checkpoint and a main thread that hangs is replaced; from a rank's first step on. 0: as long as it takes. The scheduler's counts.",
+        meaning="How long a rank that is connected may take for one step, what training does between two steps (saves, evaluation, loading) included, before all go back to the newest common checkpoint and a main thread that hangs is replaced; from a rank's first step on. 0: as long as it takes. The scheduler's counts.",
         rule="must be a number of seconds from 0 to 604800, with at most three decimals; 0: no limit",
         example="1800",
         default="0",

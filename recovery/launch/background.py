@@ -56,7 +56,7 @@ def hand_over(log_dir: Path, work: Callable[[], int], *, stop_grace_s: float) ->
         os.dup2(descriptor, to)
     me = psutil.Process()
     noted = _Agent(me.pid, me.create_time(), stop_grace_s=stop_grace_s, identity=_identity_of(me.pid))
-    with owner_files.made_anew(log_dir / _NOTE) as note:
+    with owner_files.new_file(log_dir / _NOTE) as note:
         note.write(msgspec.json.encode(noted))
     code = 1
     try:

@@ -59,8 +59,8 @@ def msrun(given: Arguments, environment: Mapping[str, str]) -> int:
         SettingError: a flag is wrong; nothing was started.
         SecureChannelError: TLS is on, and something of its material is wrong; nothing was started.
     """
-    named, address = given.master_addr, host_address.resolve(given.master_addr)
-    given = msgspec.structs.replace(given, master_addr=address)
+    named = given.master_addr
+    given = msgspec.structs.replace(given, master_addr=host_address.resolve(named))
     if given.rank_table_file is not None:
         rank_table.read_rank_table(
             given.rank_table_file, field="--rank_table_file", worker_num=given.worker_num
@@ -106,9 +106,7 @@ def msrun(given: Arguments, environment: Mapping[str, str]) -> int:
         stop_grace_s=stop_grace_s,
         earlier=_earlier(environment, contact, placed, beginner),
     )
-    only_here = host_address.only_here(named, address)
-    if only_here and given.local_worker_num < given.worker_num:
-        console.say(only_here, style="yellow")
+    _warn_of_loopback(named, given)
     memory_cleanup.clear_up(environment, job_is_over=False)
     agent = Agent(placed, context)
     if not given.join:
@@ -123,6 +121,13 @@ def msrun(given: Arguments, environment: Mapping[str, str]) -> int:
     code = asyncio.run(_run(agent, shown, environment))
     log.flush_streams()
     return code
+
+
+def _warn_of_loopback(named: str, given: Arguments) -> None:
+    """Before workers of other hosts are waited for."""
+    only_here = host_address.only_here(named, given.master_addr)
+    if only_here and given.local_worker_num < given.worker_num:
+        console.say(only_here, style="yellow")
 
 
 def _created(log_dir: Path) -> Path:

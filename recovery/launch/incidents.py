@@ -116,7 +116,7 @@ class Incidents:
         try:
             path = path or _free_name(self._directory)
             part = path.with_suffix(".part")
-            with owner_files.made_anew(part) as file:
+            with owner_files.new_file(part) as file:
                 file.write(msgspec.json.format(msgspec.json.encode(incident)) + b"\n")
             part.replace(path)
         except OSError as error:

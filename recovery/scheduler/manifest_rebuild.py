@@ -87,7 +87,7 @@ def look(path: Path, below: Sequence[Path], *, job: str = "") -> Found:
 
 
 def _check_is_lost(path: Path) -> None:
-    """Refuse where a store would be laid aside that a job can go on with."""
+    """Refuse where a store would be archived that a job can go on with."""
     if not path.is_dir() or scheduler_path(path).name not in scheduler_files(path):
         return
     stored = read_scheduler(path)

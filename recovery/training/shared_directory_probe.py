@@ -55,7 +55,7 @@ class SharedDirectory:
         """
         path = self._path(self._note.rank)
         beside = path.with_name(path.name + ".new")
-        with owner_files.made_anew(beside) as file:
+        with owner_files.new_file(beside) as file:
             file.write(msgspec.json.encode(self._note))
         # A reader finds a whole note or none.
         beside.replace(path)

@@ -58,5 +58,5 @@ def test_rank_that_hangs_in_no_collective_is_replaced_where_a_step_may_take_only
         [first, *_] = cluster.events(EventKind.GENERATION_INTERRUPTED)
         assert (
             first.event.reason
-            == "worker_0 lives, and has made no step behind step 14 for 3 s (MS_STEP_TIMEOUT)"
+            == "worker_0 is connected, and has made no step behind step 14 for 3 s (MS_STEP_TIMEOUT)"
         )

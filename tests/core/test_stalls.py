@@ -1,4 +1,4 @@
-"""A rank that lives and makes no step ends its generation, where a limit is set: no collective has to time out for it."""
+"""A rank that is connected and makes no step ends its generation, where a limit is set: no collective has to time out for it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ def test_a_rank_that_hangs_while_its_heartbeats_come_ends_the_generation(desk: D
         if reasons(desk):
             break
 
-    assert reasons(desk) == ["worker_1 lives, and has made no step behind step 7 for 20 s (MS_STEP_TIMEOUT)"]
+    assert reasons(desk) == [
+        "worker_1 is connected, and has made no step behind step 7 for 20 s (MS_STEP_TIMEOUT)"
+    ]
     assert workers[1].hears(m.Interrupt)
     assert desk.now == LIMIT_MS + BEAT_MS
 

@@ -6,12 +6,12 @@ from tests.planted.bug import Bug
 
 ENDS: tuple[Bug, ...] = (
     Bug(
-        "a rank that lives and makes no step is waited for without end",
+        "a rank that is connected and makes no step is waited for without end",
         "I14",
         "core/scheduler/generations/stalls.py",
         "note",
-        "node.standstill.lasting_ms >= limit_ms",
-        "node.standstill.lasting_ms < 0",
+        "node.step_wait.lasting_ms >= limit_ms",
+        "node.step_wait.lasting_ms < 0",
         ("tests/core/test_stalls.py::test_a_rank_that_hangs_while_its_heartbeats_come_ends_the_generation",),
     ),
     Bug(

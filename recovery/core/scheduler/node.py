@@ -22,7 +22,7 @@ NEXT_STATES: dict[NodeState, frozenset[NodeState]] = {
 """All moves of a node. LIVE to LIVE is a new connection of the same incarnation."""
 
 
-class Standstill(NamedTuple):
+class StepWait(NamedTuple):
     """For how long a rank's heartbeats have named one step."""
 
     generation: int
@@ -36,7 +36,7 @@ class Standstill(NamedTuple):
 class Node:
     """A node of the scheduler's state. Changed only by the modules of this package."""
 
-    standstill: Standstill | None = None
+    step_wait: StepWait | None = None
     """None: it does not train, or is not looked at."""
 
     def __init__(self, record: NodeRecord, *, heard_ms: int, slot: str | None = None) -> None:
