@@ -146,10 +146,10 @@ def write(found: Found, records: tuple[Record, ...]) -> Path | None:
         StoreError, RecoveryPathError: as `SchedulerStore.open`.
     """
     path, archived = found.traces.path, None
-    spared = found.traces.pasts.keys() - found.directories.keys()
-    in_the_way = path.is_dir() and (scheduler_files(path) or set(stored_workers(path)) - spared)
+    pinned = found.traces.pasts.keys() - found.directories.keys()
+    in_the_way = path.is_dir() and (scheduler_files(path) or set(stored_workers(path)) - pinned)
     if in_the_way:
-        archived = archive_stores(path, f"lost-{clock.wall_ms()}", spared=spared)
+        archived = archive_stores(path, f"lost-{clock.wall_ms()}", pinned=pinned)
     for node_id, directories in found.directories.items():
         store = WorkerStore.open(path, node_id)
         try:

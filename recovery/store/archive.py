@@ -27,13 +27,13 @@ _PARTS = ("", "-wal", "-shm", ".commits")
 """All that holds rows or counts them. The locks stay: moving one would let two owners in."""
 
 
-def archive_stores(recovery_path: Path, name: str, *, spared: Container[str] = ()) -> Path:
+def archive_stores(recovery_path: Path, name: str, *, pinned: Container[str] = ()) -> Path:
     """Move every store into a new directory, while all of them are locked.
 
     Args:
         recovery_path: the directory of the job.
         name: of the new directory below it.
-        spared: node ids of workers whose stores stay.
+        pinned: node ids of workers whose stores stay.
 
     Returns:
         The new directory.
@@ -47,7 +47,7 @@ def archive_stores(recovery_path: Path, name: str, *, spared: Container[str] = (
     databases += [
         worker_path(recovery_path, node_id)
         for node_id in stored_workers(recovery_path)
-        if node_id not in spared
+        if node_id not in pinned
     ]
     if len(databases) == 1 and not scheduler_files(recovery_path):
         raise absent(databases[0])

@@ -129,7 +129,7 @@ class Template(ForkRequests):
         return printed.splitlines()[-1] if printed else ""
 
     def end(self) -> None:
-        """End the template; its processes go on. Whoever waits for its answer gets none."""
+        """End the template; its processes go on. A caller that waits for its answer gets none."""
         if self._process.returncode is None:
             end_session(self._process.pid)
         self._process.wait()

@@ -74,7 +74,7 @@ def on_collective_failed(
 
 def ended_at(state: SchedulerState, step: int, now_ms: int) -> crash_loop.CrashLoop:
     """The generation ends at a step for a cause that nobody knows: how those before it ended, and this one."""
-    done = [f"rank {one.record.rank} (step {one.record.step})" for one in state.workers if one.done]
+    done = [f"rank {node.record.rank} (step {node.record.step})" for node in state.workers if node.done]
     return crash_loop.after(
         state.crash_loop,
         plan=state.generations[-1].step,
