@@ -63,6 +63,10 @@ def timeline(
     found, unreadable = read_timeline(state, run=run)
     for unread in unreadable:
         warn(f"not counted: {unread}")
+    if found.begins_later:
+        warn(
+            f"it begins with generation {found.plans[0][1] if found.plans else 0}: older events were deleted, see `history_thinned`"
+        )
     title = f"job {state.job.job[:8]}, run {found.run}: {state.job.state.value}"
     if html is not None:
         with html.open("x", encoding="utf-8") as stream:

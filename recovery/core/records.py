@@ -64,6 +64,8 @@ class EventKind(str, Enum):
     """The scheduler was asked to end by the signal in `reason`, and the job has not ended. Where no rank trains behind it the job is paused."""
     STORE_REBUILT = "store_rebuilt"
     """The scheduler's store was lost; `details` says what each worker reported of the job, and what nobody knew."""
+    HISTORY_THINNED = "history_thinned"
+    """The oldest rows of a kind that is only history were deleted from the scheduler's store; `reason` says how many of which, `details` names the kind."""
     NODE_ADMITTED = "node_admitted"
     """A process has an id, and a rank if the world is formed; `incarnation` counts the processes of the id."""
     NODE_RESUMED = "node_resumed"

@@ -138,6 +138,7 @@ NO_CHANGE = frozenset(
         EventKind.SCHEDULER_RESTARTED,
         EventKind.SCHEDULER_STOPPED,
         EventKind.STORE_REBUILT,
+        EventKind.HISTORY_THINNED,
         EventKind.NODE_SUSPECTED,
         EventKind.PROCESS_ENDED,
         EventKind.TAKEOVER_DECLINED,

@@ -7,11 +7,12 @@ have trained.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from recovery.core.policy.history import begins_later as begins_later_by
 from recovery.core.records import ActivityRecord, CheckpointRecord, EventKind, GenerationRecord
 from recovery.report.intervals import intersection, length_ms, union
 from recovery.report.node_spans import Doing, NodeSpans, Span
@@ -57,6 +58,8 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     unknown_ms: int
     """In which nobody recorded what at least one node did. None of it counts as useful."""
     by_generation: tuple[GenerationSummary, ...]
+    begins_later: bool = False
+    """Its oldest events were deleted (`history_thinned`): it begins with the first generation of which all are there."""
 
     @property
     def goodput(self) -> float:
@@ -85,11 +88,14 @@ def make_timeline(
         activity: what the ranks recorded of themselves.
         saves: checkpoints that are known: they say how far their generations came.
     """
-    of_run = [stored for stored in events if stored.event.run in (None, run)]
+    of_run: Sequence[StoredEvent] = [stored for stored in events if stored.event.run in (None, run)]
+    planned = {int(one.generation): one for one in generations if one.run == run}
+    begins_later = any(begins_later_by(stored.event) for stored in events)
+    if begins_later:
+        of_run = _from_first_whole(of_run, planned)
     times = TrainingTimes(of_run, activity, run=run)
     log = times.log
-    planned = {int(record.generation): record for record in generations if record.run == run}
-    begun = {number: record.step for number, record in planned.items()}
+    begun = {number: one.step for number, one in planned.items()}
     saved: dict[int, int] = {}
     for save in saves:
         if save.run == run:
@@ -124,7 +130,23 @@ def make_timeline(
         paused_ms=length_ms(times.pauses),
         unknown_ms=_unknown_ms(spans),
         by_generation=summaries,
+        begins_later=begins_later,
     )
+
+
+def _from_first_whole(events: Sequence[StoredEvent], planned: Collection[int]) -> Sequence[StoredEvent]:
+    """The events from the plan on behind which no plan is missing."""
+    plans = {
+        int(stored.event.generation or 0): position
+        for position, stored in enumerate(events)
+        if stored.event.kind is EventKind.PLAN_MADE
+    }
+    begin = 0
+    for number in sorted(planned, reverse=True):
+        if number not in plans:
+            break
+        begin = plans[number]
+    return events[begin:]
 
 
 def read_timeline(state: Stored, *, run: int | None = None) -> tuple[Timeline, tuple[str, ...]]:

@@ -42,6 +42,7 @@ class WorkerRecords(msgspec.Struct, frozen=True, kw_only=True):
 
     directories: tuple[DirectoryRecord, ...] = ()
     checkpoints: tuple[CheckpointRecord, ...] = ()
+    """One at most: its note of its newest save on a disk, in the run of its newest plan. All others are only history."""
     step: StepRecord | None = None
     node: NodeRecord | None = None
     job: JobRecord | None = None

@@ -23,6 +23,7 @@ from recovery.core.records import (
 from recovery.errors import StoreError
 from recovery.store import snapshot
 from recovery.store.contents import SchedulerRecords, WorkerRecords
+from recovery.store.history import not_saved_before
 from recovery.store.models import ACTIVITY, EVENTS, STEP_PROGRESS
 from recovery.store.paths import refused, scheduler_path, worker_path
 from recovery.store.rows import SHAPES, record_of
@@ -213,14 +214,16 @@ def read_not_ready(recovery_path: Path) -> frozenset[NodeId]:
 
 
 def read_not_saved(recovery_path: Path, run: RunId) -> int:
-    """Count the saves of a run that failed, by the event log. Errors as of `read_scheduler`."""
+    """Count the saves of a run that failed, by the event log and what was counted of it before it was thinned. Errors as of `read_scheduler`."""
     failed = EVENTS.c.kind == EventKind.CHECKPOINT_NOT_SAVED.value
     wanted = select(func.count()).select_from(EVENTS).where(failed, EVENTS.c.run == run)
 
-    def count(connection: Connection) -> int:
-        return int(connection.execute(wanted).scalar_one())
+    path = scheduler_path(recovery_path)
 
-    return snapshot.read_snapshot(scheduler_path(recovery_path), count, accept_without_wal=True)
+    def count(connection: Connection) -> int:
+        return not_saved_before(connection, run, path) + int(connection.execute(wanted).scalar_one())
+
+    return snapshot.read_snapshot(path, count, accept_without_wal=True)
 
 
 def read_checkpoints(recovery_path: Path) -> tuple[CheckpointRecord, ...]:

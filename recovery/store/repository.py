@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from sqlalchemy import Connection
 
-from recovery import clock
-from recovery.core.records import Record
+from recovery import clock, log
+from recovery.core.policy.history import History
+from recovery.core.records import EventRecord, Record
 from recovery.errors import StoreError, StoreFullError
 from recovery.store.boot_clock import ms_since_last_write, note_write_time
 from recovery.store.connections import translated
 from recovery.store.contents import SchedulerRecords, WorkerRecords
 from recovery.store.engine import Database
+from recovery.store.history import OF_SCHEDULER, OF_WORKER, HistoryThinner, Thinned
 from recovery.store.lock import OwnerLock
 from recovery.store.paths import prepare_directory, refuse_links, scheduler_path, worker_path
 from recovery.store.rows import SHAPES, row_of
@@ -28,6 +32,8 @@ from recovery.store.stored_records import (
     worker_records,
 )
 
+_logger = logging.getLogger("recovery.store")
+
 FOLD_PAGES = 256
 """Pages between two foldings of the -wal: about 1 MiB. Ten times that makes each start replay 10 MiB, a tenth of it makes every
 tenth commit fsync twice more. Pages, since a commit of one row writes whole ones of two tables: 2,000 such rows were 16 MiB."""
@@ -37,6 +43,9 @@ _ROWS_A_PAGE = 8
 
 class _Store:
     """One file, its lock and its connection. Safe to use from several threads: one at a time gets in."""
+
+    _HISTORY: tuple[History, ...]
+    """What of it is thinned."""
 
     def __init__(self, path: Path, owner: str, *, accept_without_wal: bool) -> None:
         self._path = path
@@ -51,13 +60,17 @@ class _Store:
                 path,
                 owner,
                 accept_without_wal=accept_without_wal,
-                check_rows=lambda connection: check_rows(connection, path),
+                check_rows=self._check_rows,
             )
         except BaseException:
             self._lock.release()
             raise
         # Also runs when the process ends without close(): SQLite would fold and delete the -wal behind our back.
         self._end = weakref.finalize(self, _end, self._database, self._lock, self._one_at_a_time, os.getpid())
+
+    def _check_rows(self, connection: Connection) -> None:
+        check_rows(connection, self._path, is_worker=self._HISTORY is OF_WORKER)
+        self._thinner = HistoryThinner(connection, self._path, self._HISTORY)
 
     def apply(self, records: Sequence[Record], *, wall_ms: int) -> None:
         """Write all records in one transaction, durable when this returns. Upsert by key; events are appended.
@@ -116,6 +129,7 @@ class _Store:
                 note_write_time(connection, self._boot)
                 if self._scheduler is not None:
                     note_scheduler_address(connection, self._scheduler)
+                thinned = self._thin(connection, rows, wall_ms)
         except (UnicodeError, OverflowError) as error:
             raise StoreError(
                 "STORE_WRITE", path=str(self._path), reason=f"a value cannot be stored: {error}"
@@ -123,16 +137,29 @@ class _Store:
         # What went into a file that nobody will find counts as not written.
         self._database.file_identity.check()
         self._database.commits.note()
+        for event in thinned.events:
+            _logger.info("%s", log.format_event(event, wall_ms))
         # It is there now, and does not change while a process runs.
         self._scheduler = None
-        self._pages_since_fold += 1 + len(rows) + len(records) // _ROWS_A_PAGE
+        self._pages_since_fold += 1 + len(rows) + (len(records) + thinned.rows) // _ROWS_A_PAGE
         if self._pages_since_fold >= FOLD_PAGES or not self._database.marked:
             self._pages_since_fold = 0
             self._database.fold()
 
+    def _thin(
+        self, connection: Connection, rows: Mapping[type[msgspec.Struct], Sequence[object]], wall_ms: int
+    ) -> Thinned:
+        """Within the write that makes it due. A worker's store has no events of its own: there the log tells of it."""
+        thinned = self._thinner.thin(connection, {kind: len(batch) for kind, batch in rows.items()})
+        if thinned.events and self._HISTORY is OF_SCHEDULER:
+            connection.execute(SHAPES[EventRecord].write, [row_of(one, wall_ms) for one in thinned.events])
+        return thinned
+
 
 class SchedulerStore(_Store):
     """The scheduler's file, `<recovery path>/scheduler.db`."""
+
+    _HISTORY = OF_SCHEDULER
 
     @classmethod
     def open(cls, recovery_path: Path, *, accept_without_wal: bool = False) -> SchedulerStore:
@@ -166,6 +193,8 @@ class SchedulerStore(_Store):
 
 class WorkerStore(_Store):
     """A worker's file, `<recovery path>/workers/<node_id>.db`."""
+
+    _HISTORY = OF_WORKER
 
     @classmethod
     def open(

@@ -17,6 +17,7 @@ from recovery.core.records import (
     DirectoryRecord,
     EventRecord,
     GenerationRecord,
+    IncarnationRecord,
     JobRecord,
     LiveSourceRecord,
     NodeRecord,
@@ -25,11 +26,15 @@ from recovery.core.records import (
     SlotRecord,
     StepRecord,
 )
+from recovery.core.tiers import Tier, tier_of
 from recovery.store.contents import SchedulerRecords, WorkerRecords
 from recovery.store.models import CHECKPOINTS, COPIES
 from recovery.store.rows import SHAPES, record_of
 
 RecordType = TypeVar("RecordType", bound=msgspec.Struct)
+
+_ROWS_AT_ONCE = 16
+"""Of a worker's notes of its saves: mostly the first one is the answer."""
 
 
 def records_of(
@@ -40,20 +45,25 @@ def records_of(
     return tuple(record_of(record, row, path) for row in rows)
 
 
-def check_rows(connection: Connection, path: Path) -> None:
+def check_rows(connection: Connection, path: Path, *, is_worker: bool) -> None:
     """Check the digest of every row that counts.
 
-    Events, activity, retired checkpoints and copies that are gone are history, and a long one would delay each start.
+    What is only history (`core/policy/history.py`) does not: a long one would delay each start.
+
+    Args:
+        connection: to the file, within a transaction.
+        path: of the file, for the error.
+        is_worker: it is a worker's file, and not the scheduler's.
 
     Raises:
         StoreError: names table and key.
     """
     for record in SHAPES:
         if record is CheckpointRecord:
-            _checkpoints(connection, path)
+            newest_own_save(connection, path) if is_worker else _checkpoints(connection, path)
         elif record is CopyRecord:
             _copies(connection, path)
-        elif record not in (EventRecord, ActivityRecord):
+        elif record not in (EventRecord, ActivityRecord, IncarnationRecord):
             records_of(connection, record, path)
 
 
@@ -69,6 +79,24 @@ _NOT_GONE = SHAPES[CopyRecord].read.where(COPIES.c.state != CopyState.GONE.value
 
 def _copies(connection: Connection, path: Path) -> tuple[CopyRecord, ...]:
     return records_of(connection, CopyRecord, path, read=_NOT_GONE)
+
+
+def newest_own_save(connection: Connection, path: Path) -> CheckpointRecord | None:
+    """Of a worker's own notes, that of its newest save on a disk, in the run of its newest plan; None: there is none.
+
+    Read from the newest row back: a year of saves costs what the last one does.
+    """
+    jobs = records_of(connection, JobRecord, path)
+    newest = (
+        SHAPES[CheckpointRecord]
+        .read.order_by(None)
+        .order_by(*(key.desc() for key in CHECKPOINTS.primary_key))
+    )
+    if jobs:
+        newest = newest.where(CHECKPOINTS.c.run == jobs[0].run)
+    with connection.execute(newest, execution_options={"yield_per": _ROWS_AT_ONCE}) as rows:
+        noted = (record_of(CheckpointRecord, row, path) for row in rows)
+        return next((one for one in noted if tier_of(one.path) is Tier.DISK), None)
 
 
 def scheduler_records(connection: Connection, path: Path) -> SchedulerRecords:
@@ -89,11 +117,12 @@ def scheduler_records(connection: Connection, path: Path) -> SchedulerRecords:
 
 def worker_records(connection: Connection, path: Path) -> WorkerRecords:
     """Read a worker's records, in the transaction of `connection`. The file holds rows of its own node only."""
+    newest = newest_own_save(connection, path)
     steps = {step.node_id: step for step in records_of(connection, StepRecord, path)}
     nodes = {node.node_id: node for node in records_of(connection, NodeRecord, path)}
     return WorkerRecords(
         directories=records_of(connection, DirectoryRecord, path),
-        checkpoints=records_of(connection, CheckpointRecord, path),
+        checkpoints=(newest,) if newest is not None else (),
         step=steps.get(NodeId(path.stem)),
         node=nodes.get(NodeId(path.stem)),
         job=next(iter(records_of(connection, JobRecord, path)), None),

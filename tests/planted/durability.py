@@ -125,13 +125,13 @@ STORE = (
         "        connection.execute(SHAPES[kind].write, batch)\n"
         "    self._database.commits.add(connection)\n"
         "    note_write_time(connection, self._boot)\n    if self._scheduler is not None:\n"
-        "        note_scheduler_address(connection, self._scheduler)",
+        "        note_scheduler_address(connection, self._scheduler)\n    thinned = self._thin(connection, rows, wall_ms)",
         "for kind, batch in rows.items():\n"
         "    with translated(self._path, reading=False), connection.begin():\n"
         "        connection.execute(SHAPES[kind].write, batch)\n"
         "    self._database.commits.add(connection)\n"
         "    note_write_time(connection, self._boot)\n    if self._scheduler is not None:\n"
-        "        note_scheduler_address(connection, self._scheduler)",
+        "        note_scheduler_address(connection, self._scheduler)\n    thinned = self._thin(connection, rows, wall_ms)",
         ("tests/store/test_commits.py::test_a_damaged_end_of_the_log_is_noticed_and_can_be_accepted_once",),
     ),
     Bug(

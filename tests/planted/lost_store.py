@@ -15,6 +15,28 @@ STANDBYS = "tests/core/test_rebuild_standbys.py"
 
 LOST_STORE = (
     Bug(
+        "a worker's note of its newest save on a disk goes with the old ones",
+        "I11",
+        "store/history.py",
+        "HistoryThinner._delete",
+        "which = and_(which, *self._not_the_newest(connection))",
+        "",
+        (
+            "tests/store/test_history.py::test_the_newest_save_on_a_disk_stays_however_many_followed_in_memory",
+        ),
+    ),
+    Bug(
+        "of a worker's notes of its saves the newest is taken for one on a disk",
+        "I9",
+        "store/stored_records.py",
+        "newest_own_save",
+        "tier_of(one.path) is Tier.DISK",
+        "one",
+        (
+            "tests/store/test_history.py::test_the_newest_save_on_a_disk_stays_however_many_followed_in_memory",
+        ),
+    ),
+    Bug(
         "who had the ranks before is believed at once, while standbys train with them",
         "I9",
         "core/scheduler/membership/store_rebuild.py",

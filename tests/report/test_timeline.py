@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from recovery.core.ids import RunId
+from recovery.core.policy.history import History, thinned
 from recovery.core.records import EventKind, EventRecord
 from recovery.report.node_spans import NO_CHANGE, OF_ALL_NODES, OF_ONE_NODE, Doing, Span, by_slot, visible
 from recovery.report.timeline import Timeline, make_timeline
@@ -62,6 +63,26 @@ def test_what_a_restarted_scheduler_is_told_again_moves_no_end_of_a_recovery() -
     ).recoveries
 
     assert found == expected
+
+
+def test_a_story_that_has_lost_its_beginning_is_told_from_its_first_whole_generation_on() -> None:
+    """Else the nodes would have done nothing until then, and the job's time would count as wasted."""
+    events, generations = as_stored(nodes=3, failures=6)
+    plans = [position for position, one in enumerate(events) if one.event.kind is EventKind.PLAN_MADE]
+    told = replace(events[-1], event=thinned(History.FAILURES, 10), sequence=events[-1].sequence + 1)
+    of_saves = replace(told, event=thinned(History.SAVES, 10))
+
+    whole = make_timeline(events, generations, run=1)
+    cut = make_timeline([*events[:2], *events[plans[2] + 5 :], told], generations, run=1)
+    without_saves = make_timeline([*events, of_saves], generations, run=1)
+
+    assert (whole.begins_later, cut.begins_later, without_saves.begins_later) == (False, True, False)
+    assert cut.plans == whole.plans[3:]
+    assert cut.recoveries == whole.recoveries[3:]
+    assert cut.begin_ms == events[plans[3]].wall_ms
+    assert cut.by_generation == whole.by_generation[3:]
+    assert cut.end_ms == whole.end_ms
+    assert without_saves.goodput == whole.goodput
 
 
 def test_useful_is_what_all_ranks_did_for_the_first_time() -> None:

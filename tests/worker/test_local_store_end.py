@@ -12,7 +12,7 @@ import pytest
 from recovery.core.effects import Persist
 from recovery.core.ids import NodeId
 from recovery.errors import RecoveryError
-from recovery.store.reader import read_worker
+from recovery.store.reader import read_notes, read_worker
 from recovery.worker.local_store import LocalStore
 from tests.store import samples
 from tests.transport.wire import run, until
@@ -33,7 +33,7 @@ def test_a_process_that_ends_lets_its_writer_finish_first(tmp_path: Path) -> Non
 
     assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
     assert "Traceback" not in done.stderr
-    steps = {row.step for row in read_worker(tmp_path, "w0").checkpoints}
+    steps = {noted.record.step for noted in read_notes(tmp_path, "w0").checkpoints}
     assert set(range(1, BATCHES + 1)) - steps == set()
 
 
