@@ -23,7 +23,6 @@ from recovery.core.records import (
 from recovery.errors import StoreError
 from recovery.store import snapshot
 from recovery.store.contents import SchedulerRecords, WorkerRecords
-from recovery.store.history import not_saved_before
 from recovery.store.models import ACTIVITY, EVENTS, STEP_PROGRESS
 from recovery.store.paths import refused, scheduler_path, worker_path
 from recovery.store.rows import SHAPES, record_of
@@ -33,6 +32,7 @@ from recovery.store.stored_records import (
     scheduler_records,
     worker_records,
 )
+from recovery.store.thinning import not_saved_before
 
 RecordType = TypeVar("RecordType", bound=msgspec.Struct)
 

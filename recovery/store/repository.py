@@ -21,7 +21,6 @@ from recovery.store.boot_clock import ms_since_last_write, note_write_time
 from recovery.store.connections import translated
 from recovery.store.contents import SchedulerRecords, WorkerRecords
 from recovery.store.engine import Database
-from recovery.store.history import OF_SCHEDULER, OF_WORKER, HistoryThinner, Thinned
 from recovery.store.lock import OwnerLock
 from recovery.store.paths import prepare_directory, refuse_links, scheduler_path, worker_path
 from recovery.store.rows import SHAPES, row_of
@@ -31,6 +30,7 @@ from recovery.store.stored_records import (
     scheduler_records,
     worker_records,
 )
+from recovery.store.thinning import OF_SCHEDULER, OF_WORKER, HistoryThinner, Thinned
 
 _logger = logging.getLogger("recovery.store")
 

@@ -17,12 +17,12 @@ LOST_STORE = (
     Bug(
         "a worker's note of its newest save on a disk goes with the old ones",
         "I11",
-        "store/history.py",
+        "store/thinning.py",
         "HistoryThinner._delete",
         "which = and_(which, *self._not_the_newest(connection))",
         "",
         (
-            "tests/store/test_history.py::test_the_newest_save_on_a_disk_stays_however_many_followed_in_memory",
+            "tests/store/test_thinning.py::test_the_newest_save_on_a_disk_stays_however_many_followed_in_memory",
         ),
     ),
     Bug(
@@ -33,7 +33,7 @@ LOST_STORE = (
         "tier_of(one.path) is Tier.DISK",
         "one",
         (
-            "tests/store/test_history.py::test_the_newest_save_on_a_disk_stays_however_many_followed_in_memory",
+            "tests/store/test_thinning.py::test_the_newest_save_on_a_disk_stays_however_many_followed_in_memory",
         ),
     ),
     Bug(

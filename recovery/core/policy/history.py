@@ -1,6 +1,6 @@
 """How many rows that are only history stay in a store? What a start, a plan or a rebuild could need is none of them, and always stays.
 
-The store carries it out (`recovery/store/history.py`).
+The store carries it out (`recovery/store/thinning.py`).
 """
 
 from __future__ import annotations
