@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from recovery import clock
+from recovery.checkpoint import free_memory
 from recovery.checkpoint.durable_files import reason_of
 from recovery.core.converter import UNREADABLE
 from recovery.core.tiers import MEMORY_DIRECTORY_PREFIX
@@ -119,11 +120,11 @@ def clear_up(base: Path, *, ended: Path | None = None) -> None:
 
 def free_bytes(base: Path) -> int:
     """Say how many bytes could go to a tmpfs before it, the host's memory or this process's cgroup is full."""
-    left = [_free_of_cgroup(), _available()]
+    free = free_memory.free_bytes()
     with contextlib.suppress(OSError):
         found = os.statvfs(base)
-        left.append(found.f_bavail * found.f_frsize)
-    return max(0, min((free for free in left if free is not None), default=0))
+        free = min(free, found.f_bavail * found.f_frsize)
+    return free
 
 
 def _hold(root: Path) -> int:
@@ -203,28 +204,3 @@ def _is_over(owner: Owner | None, ended: Path | None) -> bool:
     if ended is not None and owner.recovery_path == str(ended):
         return True
     return clock.boot_ms() - owner.used_ms > GRACE_MS
-
-
-def _available() -> int | None:
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return None
-
-
-def _free_of_cgroup() -> int | None:
-    """What the nearest limit of this process leaves, counting what the kernel could drop; None: there is none, or nobody can say."""
-    try:
-        of_us = Path("/proc/self/cgroup").read_text(encoding="ascii").rpartition("::/")[2].strip()
-        place = Path("/sys/fs/cgroup") / of_us
-        limit = (place / "memory.max").read_text(encoding="ascii").strip()
-        if limit == "max":
-            return None
-        used = int((place / "memory.current").read_text(encoding="ascii"))
-        counts = dict(
-            line.split() for line in (place / "memory.stat").read_text(encoding="ascii").splitlines()
-        )
-        return int(limit) - used + int(counts["file"]) - int(counts["shmem"])
-    except (OSError, ValueError, KeyError):
-        return None
