@@ -17,6 +17,7 @@ import torch
 
 from recovery.errors import CheckpointManifestError, CheckpointStateError
 from recovery.torch import fingerprint, mapped_file
+from recovery.torch.host_copy import copied_to_host
 from recovery.torch.shared_plan import owners
 
 _FORMAT = 1
@@ -57,7 +58,7 @@ class SharedPieces:
             if owner[shared.storage[number]] == rank
         }
         # Copied together: what shares a storage still does.
-        self._part = copy.deepcopy(mine)
+        self._part = copied_to_host(mine)
         side = {
             "format": _FORMAT,
             "holds": _SIDE,
@@ -66,7 +67,7 @@ class SharedPieces:
             "tensors": len(shared.tensors),
             "state": {**payload, "parts": parts},
         }
-        self._side = copy.deepcopy(side)
+        self._side = copied_to_host(side)
 
     def write_part(self, stream: BinaryIO) -> None:
         """Write the tensors that this rank writes for all."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +24,7 @@ from recovery.torch import (
 )
 from recovery.torch import payload as payloads
 from recovery.torch.file_layout import FileLayout
+from recovery.torch.host_copy import copied_to_host
 from recovery.torch.live_memory import LiveMemory
 from recovery.torch.live_parts import LiveParts
 from recovery.torch.loader import ResumableLoader
@@ -133,12 +133,12 @@ class TrainState:
         return FileLayout(self._take())
 
     def snapshot(self) -> _Copy:
-        """Copy the state, tensors included, so that a thread may write it while training goes on.
+        """Copy the state, tensors included, to the host's memory, so that a thread may write it while training goes on.
 
         Raises:
             CheckpointStateError: as for `write`.
         """
-        return _Copy(copy.deepcopy(self._take()))
+        return _Copy(copied_to_host(self._take()))
 
     def read(self, path: Path) -> None:
         """Load a file that `write` made. The random generators come last: everything before them may draw.
