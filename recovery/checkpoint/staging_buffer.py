@@ -16,7 +16,7 @@ import logging
 import mmap
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from recovery import clock
@@ -33,6 +33,18 @@ _pause = threading.Event()
 _PART = 64 * 2**20
 _SLACK = 16
 """A state that grows a little from save to save is given a sixteenth more than it needs."""
+
+
+class Mapping(mmap.mmap):
+    """Kept memory as it is mapped. Python's own tells of its end only when its memory is gone already."""
+
+    before_unmap: Callable[[], None] | None = None
+    """Called once, by whoever is the last to look at it."""
+
+    def __del__(self) -> None:
+        """It is unmapped behind this."""
+        if self.before_unmap is not None:
+            self.before_unmap()
 
 
 class KeptMemory:
@@ -74,7 +86,7 @@ class KeptMemory:
             try:
                 os.ftruncate(descriptor, size)
                 _make_pages(descriptor, size)
-                mapped = mmap.mmap(descriptor, size)
+                mapped = Mapping(descriptor, size)
             except BaseException:
                 os.close(descriptor)
                 raise

@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import torch
 from typing_extensions import override
 
+from recovery.torch import pinned
 from recovery.training.state import CannotLayOutError
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ class FileLayout:
         """
         for offset, piece in self._pieces:
             memory[offset : offset + len(piece)] = piece
+        if any(storage.device.type == "cuda" for storage in self._storages):
+            pinned.pin(memory)
         whole = torch.frombuffer(memory, dtype=torch.uint8)
         devices = set()
         for offset, storage in zip(self._offsets, self._storages, strict=True):
