@@ -12,12 +12,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from recovery.core import messages as m
-from recovery.core.ids import NodeId
+from recovery.core.ids import Generation, NodeId, RunId
+from recovery.core.policy import rollback
 from recovery.core.policy.ranks import SlotNames
 from recovery.core.policy.retention import INDEXED_STEPS
+from recovery.core.records import GenerationRecord
 from recovery.core.rules import Rules
 from tests.core.copiers import orders, ready, reports, server
-from tests.core.desk import Desk, Worker, begin
+from tests.core.desk import Desk, Worker, begin, checkpoint
 
 FEW, MANY = 100, 200
 A_HOST = 4
@@ -157,6 +159,25 @@ def test_what_was_saved_before_costs_nothing(what: str) -> None:
             getattr(job, what)()
         calls += found
     assert calls[1] / calls[0] < SAME
+
+
+def calls_of_a_lineage(failures: int) -> int:
+    """Calls of functions until it is known whether a save of the newest of so many generations is of this history."""
+    generations = [
+        GenerationRecord(
+            run=RunId(1), generation=Generation(one), step=one, epoch=0, step_in_epoch=0, because=""
+        )
+        for one in range(1, failures + 2)
+    ]
+    saved = checkpoint(failures + 10, generation=failures + 1)
+    with counted() as calls:
+        assert rollback.in_lineage((saved,), generations) == (saved,)
+    return calls[0]
+
+
+def test_a_save_costs_the_same_however_many_failures_there_were_before() -> None:
+    """A year at one failure an hour: each save of each of 1,000 ranks took the scheduler 18 ms."""
+    assert calls_of_a_lineage(8_760) == calls_of_a_lineage(1)
 
 
 def test_a_ready_worker_that_is_cut_off_is_not_counted_as_ready_until_it_is_back() -> None:

@@ -49,7 +49,10 @@ def in_lineage(held: Iterable[_Held], generations: Sequence[GenerationRecord]) -
     A checkpoint written in generation g at step s belongs to a rolled-back suffix when a later generation started below s.
     Its bits may differ from those of the steps trained again, so it never mixes with files of the newer history.
     """
-    starts = _lowest_starts(generations)
+    held = tuple(held)
+    oldest = min((checkpoint.generation for checkpoint in held), default=0)
+    # Only later ones say anything. A job that has failed for a year has 8,760, and each save of each rank asks.
+    starts = _lowest_starts([one for one in generations if one.generation > oldest])
     return tuple(
         checkpoint
         for checkpoint in held
