@@ -12,6 +12,8 @@ join_cpu  processor seconds of the scheduler until then, its start included
 save      every worker reports a checkpoint, until the last has heard that the step is common
 notice    from a closed connection until the last survivor is interrupted; MS_RECONNECT_GRACE is 0.1 s of it
 again     from the return of the lost worker to the plan at the last
+back      the scheduler is killed and started again: until all workers, which dial at once, are connected again
+lost      workers that it lost meanwhile; dials   connections that they needed for it
 quiet     share of one processor that the scheduler uses while all of them only beat, every 5 s
 """
 
@@ -23,7 +25,7 @@ import itertools
 import json
 import os
 import secrets
-import subprocess
+import signal
 import sys
 import tempfile
 import time
@@ -36,10 +38,12 @@ import psutil
 
 from recovery import clock
 from recovery.core import messages as m
-from recovery.core.ids import Generation, Incarnation, NodeId, RequestId, RunId
+from recovery.core.ids import Generation, Incarnation, NodeId, RequestId, ResumeToken, RunId
 from recovery.core.policy.backoff import next_dial_ms
 from recovery.core.principals import PrincipalKind
-from recovery.core.rules import Rules
+from recovery.core.records import EventKind
+from recovery.core.rules import DIAL_MS, Rules
+from recovery.store.reader import read_newest_events
 from recovery.tls import issue
 from recovery.tls.channel import Channel
 from recovery.tls.side import Side
@@ -98,7 +102,14 @@ class Worker:
         self.name, self._workers = name, workers
         self.heard: dict[type, m.FromScheduler] = {}
         self.held: list[m.HeldCheckpoint] = []
+        self.dials = 0
         self._arrived = asyncio.Event()
+        self._token: ResumeToken | None = None
+        self._incarnation = Incarnation(0)
+        self._returning: asyncio.Task[None] | None = None
+        self.returns = False
+        """It dials again when its connection is lost."""
+        self._request = RequestId(uuid.uuid4().hex)
         self._rules = Rules(worker_count=workers, server_count=0)
         self.generation = Generation(0)
         self.client = Client(
@@ -106,15 +117,21 @@ class Worker:
             port=port,
             rules=self._rules,
             on_message=self._hear,
-            on_lost=lambda _reason: None,
+            on_lost=self._lose,
             access=Access(Caller(PrincipalKind.NODE, name, secured.token), secured.channel),
         )
 
     def _hear(self, message: m.FromScheduler) -> None:
         if isinstance(message, m.Rollback):
             self.generation = message.generation
+        elif isinstance(message, m.Admitted):
+            self._token, self._incarnation = message.token, message.incarnation
         self.heard[type(message)] = message
         self._arrived.set()
+
+    def _lose(self, _reason: str) -> None:
+        if self.returns:
+            self._returning = asyncio.create_task(self._connect())
 
     async def hears(self, kind: type, *, generation: int = 0) -> m.FromScheduler:
         """Wait for a message of a kind that was not taken yet."""
@@ -125,16 +142,22 @@ class Worker:
 
     async def join(self) -> None:
         """Dial until somebody answers, and say what is held."""
+        await self._connect()
+        await self.hears(m.Admitted)
+        self.ready()
+
+    async def _connect(self) -> None:
         for attempt in itertools.count():
             try:
-                await self.client.connect(10.0)
+                self.dials += 1
+                await self.client.connect(DIAL_MS / 1000)
                 break
             except ConnectError:
                 # Nobody there yet, or HTTP 503: later each time, and not all at once.
                 await asyncio.sleep(next_dial_ms(attempt, jitter(), self._rules) / 1000)
         self.client.send(
             m.Register(
-                request_id=RequestId(uuid.uuid4().hex),
+                request_id=self._request,
                 protocol=m.PROTOCOL_VERSION,
                 node_id=NodeId(self.name),
                 role=m.Role.WORKER,
@@ -143,12 +166,11 @@ class Worker:
                 worker_count=self._workers,
                 server_count=0,
                 recovery_enabled=True,
-                incarnation=Incarnation(0),
-                generation=Generation(0),
+                token=self._token,
+                incarnation=self._incarnation,
+                generation=self.generation,
             )
         )
-        await self.hears(m.Admitted)
-        self.ready()
 
     def ready(self) -> None:
         """Stopped, and what is held."""
@@ -182,12 +204,36 @@ class Worker:
             await asyncio.sleep(5.0)
 
 
-class Crowd:
-    """Everybody, and the scheduler's process."""
+class Scheduler:
+    """Its processes, one behind the other."""
 
-    def __init__(
-        self, port: int, workers: int, scheduler: psutil.Process, show: Show, secured: Secured
-    ) -> None:
+    def __init__(self, place: Path, variables: dict[str, str]) -> None:
+        """Start the first one."""
+        self.recovery_path = place / "recovery"
+        self._log = place / "scheduler.log"
+        self._environment = {**os.environ, **variables, "MS_RECOVERY_PATH": str(self.recovery_path)}
+        self.start()
+
+    def start(self) -> None:
+        """Start the next one."""
+        with self._log.open("ab") as log:
+            command = [sys.executable, "-m", "recovery", "scheduler"]
+            self.process = psutil.Popen(command, env=self._environment, stdout=log, stderr=log)
+
+    def end(self, number: int) -> None:
+        """Send a signal, and wait for the end."""
+        self.process.send_signal(number)
+        self.process.wait()
+
+    def count(self, kind: EventKind) -> int:
+        """How many events of a kind are stored."""
+        return len(read_newest_events(self.recovery_path, (kind,), 1_000_000))
+
+
+class Crowd:
+    """Everybody, and the scheduler."""
+
+    def __init__(self, port: int, workers: int, scheduler: Scheduler, show: Show, secured: Secured) -> None:
         """Nobody has dialled yet."""
         self._port, self._count, self._scheduler, self._show = port, workers, scheduler, show
         self._secured = secured
@@ -205,7 +251,7 @@ class Crowd:
         await self._timed("join", self._join())
         answers, _ = await probe.communicate(b"")
         self._show("healthz", max(map(float, answers.split()), default=0.0))
-        self._show("join_cpu", sum(self._scheduler.cpu_times()[:2]))
+        self._show("join_cpu", sum(self._scheduler.process.cpu_times()[:2]))
         beats = [asyncio.create_task(worker.beat()) for worker in self._all]
         for number in (1, 2, 3):
             await self._timed(f"save {number}", self._save(number * 10))
@@ -214,8 +260,9 @@ class Crowd:
         *survivors, victim = self._all
         await self._timed("notice", self._notice(victim, survivors))
         await self._timed("again", self._return(victim, survivors))
-        self._show("memory_mib", self._scheduler.memory_info().rss / 2**20)
-        self._show("descriptors", self._scheduler.num_fds())
+        self._show("memory_mib", self._scheduler.process.memory_info().rss / 2**20)
+        self._show("descriptors", self._scheduler.process.num_fds())
+        await self._restart()
         for beat in beats:
             beat.cancel()
         for worker in self._all:
@@ -240,14 +287,31 @@ class Crowd:
         await asyncio.gather(*(worker.hears(m.Committed) for worker in self._all))
 
     async def _share_of_a_processor(self) -> float:
-        before = self._scheduler.cpu_times()
+        before = self._scheduler.process.cpu_times()
         await asyncio.sleep(QUIET_S)
-        after = self._scheduler.cpu_times()
+        after = self._scheduler.process.cpu_times()
         return (after.user + after.system - before.user - before.system) / QUIET_S
 
     async def _notice(self, victim: Worker, survivors: list[Worker]) -> None:
         await victim.client.close()
         await asyncio.gather(*(worker.hears(m.Interrupt) for worker in survivors))
+
+    async def _restart(self) -> None:
+        resumed_before = self._scheduler.count(EventKind.NODE_RESUMED)
+        lost_before = self._scheduler.count(EventKind.NODE_LOST)
+        for worker in self._all:
+            worker.returns, worker.dials = True, 0
+            worker.heard.clear()
+        self._scheduler.end(signal.SIGKILL)
+        self._scheduler.start()
+        await self._timed("back", asyncio.gather(*(worker.hears(m.Admitted) for worker in self._all)))
+        # Whoever is lost in the end is so within its grace.
+        await asyncio.sleep(1.0)
+        self._show("dials", sum(worker.dials for worker in self._all))
+        self._show("resumed", self._scheduler.count(EventKind.NODE_RESUMED) - resumed_before)
+        self._show("lost", self._scheduler.count(EventKind.NODE_LOST) - lost_before)
+        for worker in self._all:
+            worker.returns = False
 
     async def _return(self, victim: Worker, survivors: list[Worker]) -> None:
         for worker in survivors:
@@ -298,28 +362,19 @@ def _measure(asked: argparse.Namespace, how: str, port: int) -> None:
 
     with tempfile.TemporaryDirectory() as place:
         secured, variables = _secured(how, Path(place))
-        environment = {
-            **os.environ,
+        variables |= {
             "MS_ENABLE_RECOVERY": "1",
-            "MS_RECOVERY_PATH": str(Path(place, "recovery")),
             "MS_WORKER_NUM": str(asked.workers),
             "MS_SCHED_HOST": "127.0.0.1",
             "MS_SCHED_PORT": str(port),
             "MS_REJOIN_WINDOW": "0",
             "MS_RECONNECT_GRACE": "0.1",
-            **variables,
         }
-        with (
-            Path(place, "scheduler.log").open("wb") as log,
-            subprocess.Popen(
-                [sys.executable, "-m", "recovery", "scheduler"], env=environment, stdout=log, stderr=log
-            ) as process,
-        ):
-            try:
-                scheduler = psutil.Process(process.pid)
-                asyncio.run(Crowd(port, asked.workers, scheduler, show, secured).measure())
-            finally:
-                process.terminate()
+        scheduler = Scheduler(Path(place), variables)
+        try:
+            asyncio.run(Crowd(port, asked.workers, scheduler, show, secured).measure())
+        finally:
+            scheduler.end(signal.SIGTERM)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,13 @@
 """Connections between their acceptance and the admission of their node: how many there may be, and for how long.
 
-Three kinds. A *silent* connection has sent no whole HTTP request, a *waiting* one has, and no message of ours behind it. Beyond
-the bound of either kind the oldest is closed: a real worker sends its request in the millisecond it connects and its registration in
-the millisecond it is answered, so that neither flood keeps one out. A *registering* one has sent a message and waits to be admitted,
-for as long as the disk takes: every node of the job has a place there, and one that comes beyond that is refused with 503. One that was
-answered and stays, since it waits for its time, has no place there: its owner bounds how many of these there are.
+Three kinds. A *silent* connection has sent no whole HTTP request, a *waiting* one has, and has neither proven the job's token nor sent
+a message of ours behind it. Beyond the bound of either kind the oldest is closed: a real worker sends its request in the millisecond it
+connects and its proof or its registration in the millisecond it is answered, so that neither flood keeps one out. A *registering* one
+has done that and waits to be admitted, for as long as the disk takes; who comes beyond their bound is refused with 503. Every node of the
+job has a place in each kind, since all of them dial a scheduler that is back at once. One that was answered and stays, since it waits
+for its time, has no place there: its owner bounds how many of these there are.
+
+What is rejected has no effect: a message of it that is read already is dropped.
 """
 
 from __future__ import annotations
@@ -21,13 +24,11 @@ from recovery.transport.rejection_log import AiohttpLogger, RejectionLog
 FIRST_MESSAGE_S = 5.0
 """From acceptance to the first valid message, or to the end of an HTTP answer. A worker needs milliseconds, and half a second on
 a machine that swaps; at half of it a stopped-and-continued worker would be lost, at twice a flood holds its places twice as long."""
-SILENT_MAX = 256
-"""Connections without a whole request. Each costs a descriptor; together with WAITING_MAX they are half of the usual 1,024."""
-WAITING_MAX = 256
-"""Connections with a request but without a message. Of which address the oldest is closed beyond it: of the one with the most, so that
-one hostile address harms only itself. At a quarter of it a burst of requests could close a worker's before its first message arrives."""
-REGISTERING_BESIDE_NODES = 256
-"""Connections with a message but without admission, beside one for each node of the job: processes that are to read why they are refused."""
+BESIDE_NODES = 256
+"""Connections of each kind beside one for each node of the job: strangers, and processes that are to read why they are refused. Each
+costs a descriptor; of the silent and the waiting together they are half of the usual 1,024. At a quarter of it a burst of requests could
+close a worker's before its first message arrives. Of which address the oldest waiting one is closed: of the one with the most, so that
+one hostile address harms only itself."""
 BESIDE_MESSAGE_BYTES = 16_384
 """What an unregistered peer may send beside one largest message of its own: its HTTP requests, the heads of its frames, and pings. A
 worker's are some hundred bytes; at four times of it a flood costs a quarter more."""
@@ -46,7 +47,7 @@ class _Accepted:
         self.received_bytes = 0
         """Since the last message, or since it was accepted."""
         self.cut_off: Callable[[str], None] | None = None
-        """Called with the reason when it is closed, once it has delivered a message."""
+        """Called with the reason when it is rejected; None: it has sent no request whose answer goes on."""
 
 
 class _CountedHandler(web.RequestHandler):
@@ -94,7 +95,7 @@ class ConnectionLimiter(web.Server):
         self._waiting: dict[str, dict[web.RequestHandler, _Accepted]] = {}
         """By address, oldest first."""
         self._waiting_count = self._registering_count = 0
-        self._registering_max = nodes + REGISTERING_BESIDE_NODES
+        self._max = nodes + BESIDE_NODES
         self.empty = asyncio.Event()
         self.empty.set()
 
@@ -112,9 +113,9 @@ class ConnectionLimiter(web.Server):
         accepted = self._accepted[handler] = self._silent[handler] = _Accepted(transport)
         self.empty.clear()
         self._arm(accepted, FIRST_MESSAGE_S, f"no message of ours within {FIRST_MESSAGE_S:g} s")
-        if len(self._silent) > SILENT_MAX:
+        if len(self._silent) > self._max:
             oldest = next(iter(self._silent))
-            self._reject(self._silent.pop(oldest), f"silent, and more than {SILENT_MAX} connections are")
+            self._reject(self._silent.pop(oldest), f"silent, and more than {self._max} connections are")
 
     @override
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
@@ -135,9 +136,7 @@ class ConnectionLimiter(web.Server):
         if accepted.received_bytes <= self._bytes_max:
             return True
         if not accepted.transport.is_closing():
-            self._reject(
-                accepted, f"more than {self._bytes_max} bytes without a whole message", accepted.cut_off
-            )
+            self._reject(accepted, f"more than {self._bytes_max} bytes without a whole message")
         return False
 
     # --- called by the server ------------------------------------------------------------------------------------------
@@ -154,36 +153,56 @@ class ConnectionLimiter(web.Server):
         self._silent.pop(handler, None)
         if accepted.unregistered:
             return True
-        if self._registering_count >= self._registering_max:
+        if self._registering_count >= self._max:
             return False
         accepted.unregistered = True
         self._waiting.setdefault(accepted.peer, {})[handler] = accepted
         self._waiting_count += 1
-        if self._waiting_count > WAITING_MAX:
+        if self._waiting_count > self._max:
             of_busiest_address = max(self._waiting.values(), key=len)
             oldest = next(iter(of_busiest_address))
-            why = f"no message behind its request, and more than {WAITING_MAX} connections are without"
+            why = f"no message behind its request, and more than {self._max} connections are without"
             self._reject(self._no_longer_waits(oldest), why)
         return True
 
-    def message_received(
-        self, handler: web.RequestHandler, silence_s: float, cut_off: Callable[[str], None]
-    ) -> None:
+    def opened(self, handler: web.RequestHandler, cut_off: Callable[[str], None], *, proven: bool) -> bool:
+        """A connection for messages is asked for: from now on its end has an owner, who drops what it has sent when it is rejected.
+
+        Args:
+            handler: whose connection.
+            cut_off: called with the reason when it is rejected.
+            proven: it has proven the job's token, so that no stranger takes its place. For its first message it has all the time again.
+
+        Returns:
+            False where it is closed already.
+        """
+        accepted = self._accepted.get(handler)
+        if accepted is None or accepted.transport.is_closing():
+            return False
+        accepted.cut_off = cut_off
+        if proven:
+            self._registers(handler)
+            self._arm(accepted, FIRST_MESSAGE_S, f"no message of ours within {FIRST_MESSAGE_S:g} s")
+        return True
+
+    def message_received(self, handler: web.RequestHandler, silence_s: float) -> None:
         """A valid message came, but no admission yet: from now on the connection may be silent for `silence_s` seconds.
 
         Args:
             handler: whose connection.
             silence_s: seconds until it is cut off, unless it sends another message or is admitted.
-            cut_off: called with the reason then.
         """
         accepted = self._accepted.get(handler)
         if accepted is not None and accepted.unregistered:
-            accepted.received_bytes, accepted.cut_off = 0, cut_off
-            if not accepted.registering:
-                self._no_longer_waits(handler)
-                accepted.registering = True
-                self._registering_count += 1
-            self._arm(accepted, silence_s, f"not admitted and silent for {silence_s:g} s", cut_off)
+            accepted.received_bytes = 0
+            self._registers(handler)
+            self._arm(accepted, silence_s, f"not admitted and silent for {silence_s:g} s")
+
+    def _registers(self, handler: web.RequestHandler) -> None:
+        accepted = self._no_longer_waits(handler)
+        if not accepted.registering:
+            accepted.registering = True
+            self._registering_count += 1
 
     def release(self, handler: web.RequestHandler) -> None:
         """The node is admitted (or gone): no deadline, no counting any more."""
@@ -232,18 +251,16 @@ class ConnectionLimiter(web.Server):
 
     # --- deadlines -----------------------------------------------------------------------------------------------------
 
-    def _arm(
-        self, accepted: _Accepted, seconds: float, reason: str, cut_off: Callable[[str], None] | None = None
-    ) -> None:
+    def _arm(self, accepted: _Accepted, seconds: float, reason: str) -> None:
         if accepted.deadline is not None:
             accepted.deadline.cancel()
         loop = asyncio.get_running_loop()
-        accepted.deadline = loop.call_later(seconds, self._reject, accepted, reason, cut_off)
+        accepted.deadline = loop.call_later(seconds, self._reject, accepted, reason)
 
-    def _reject(self, accepted: _Accepted, reason: str, cut_off: Callable[[str], None] | None = None) -> None:
+    def _reject(self, accepted: _Accepted, reason: str) -> None:
         self._rejections.note(accepted.peer, reason)
-        if cut_off is not None:
-            cut_off(reason)
+        if accepted.cut_off is not None:
+            accepted.cut_off(reason)
         accepted.transport.abort()
 
 

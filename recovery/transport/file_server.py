@@ -92,7 +92,7 @@ class FileServer:
             from recovery.transport.peer_certificates import watch  # noqa: PLC0415 - as above
             from recovery.transport.tls_acceptor import TlsAcceptor  # noqa: PLC0415 - as above
 
-            accept = self._acceptor = TlsAcceptor(self._channel, self._limiter, self._rejections)
+            accept = self._acceptor = TlsAcceptor(self._channel, self._limiter, self._rejections, nodes=0)
             self._watch = loop.create_task(watch(self._channel, {}))
         for each in sockets:
             self._listeners.append(await loop.create_server(accept, sock=each))

@@ -123,7 +123,7 @@ class Server:
             from recovery.transport.peer_certificates import watch  # noqa: PLC0415 - as above
             from recovery.transport.tls_acceptor import TlsAcceptor  # noqa: PLC0415 - as above
 
-            accept = self._acceptor = TlsAcceptor(self._channel, self._limiter, self._rejections)
+            accept = self._acceptor = TlsAcceptor(self._channel, self._limiter, self._rejections, nodes=nodes)
             self._watch = loop.create_task(watch(self._channel, self._connections))
         for each in sockets:
             self._listeners.append(await loop.create_server(accept, sock=each, backlog=ACCEPTED_AT_ONCE))
@@ -282,7 +282,9 @@ class Server:
         if proven is not None:
             connection.principal = proven.principal
             connection.socket.headers.update(proven.headers)
-        if not await connection.open():
+        assert self._limiter is not None, "requests come in only after start"
+        is_open = self._limiter.opened(request.protocol, connection.cut_off, proven=proven is not None)
+        if not is_open or not await connection.open():
             return text_of(400, "gone")
         self._connections[number] = connection
         served: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -302,7 +304,7 @@ class Server:
         )
         message = decode_from_node(frame, frame_bytes_max=largest, peer=connection.peer)
         if not connection.admitted and self._limiter is not None:
-            self._limiter.message_received(connection.request.protocol, self._silence_s, connection.cut_off)
+            self._limiter.message_received(connection.request.protocol, self._silence_s)
         if self._mismatch(connection, message):
             return
         # In a loop: one of those that waited may fill the queue again before the next one runs.

@@ -21,8 +21,9 @@ from recovery.transport.rejection_log import RejectionLog
 
 HANDSHAKE_S = 5.0
 """From the acceptance to the first byte, and from there to the end. A worker needs milliseconds, and a second on a machine that swaps. asyncio's own 60 s hold twelve times as many silent peers."""
-HANDSHAKES_MAX = 256
-"""Silent, or in the middle of one. Beyond it the oldest of the busiest address is closed: a real worker is through in milliseconds."""
+HANDSHAKES_BESIDE_NODES = 256
+"""Silent, or in the middle of one, beside one for each node of the job: all of them dial a scheduler that is back at once. Beyond it the
+oldest of the busiest address is closed: a real worker is through in milliseconds."""
 # Python 3.10 bounds the end of TLS by the end of the connection only.
 _SHUTDOWN: dict[str, Any] = {"ssl_shutdown_timeout": 1.0} if sys.version_info >= (3, 11) else {}
 
@@ -31,7 +32,12 @@ class TlsAcceptor:
     """Makes the protocol of each accepted socket. All of it runs in one event loop."""
 
     def __init__(
-        self, channel: Channel, connected: Callable[[], asyncio.Protocol], rejections: RejectionLog
+        self,
+        channel: Channel,
+        connected: Callable[[], asyncio.Protocol],
+        rejections: RejectionLog,
+        *,
+        nodes: int,
     ) -> None:
         """Accept nothing yet.
 
@@ -39,7 +45,9 @@ class TlsAcceptor:
             channel: its context of the moment is used for each handshake.
             connected: makes the protocol that a connection is handed to.
             rejections: logs handshakes that fail.
+            nodes: how many the job has.
         """
+        self._max = nodes + HANDSHAKES_BESIDE_NODES
         self._channel, self._connected, self._rejections = channel, connected, rejections
         self._shaking: dict[str, dict[_Shaking, None]] = {}
         """By address, oldest first."""
@@ -54,13 +62,11 @@ class TlsAcceptor:
         """A socket was accepted."""
         self._shaking.setdefault(shaking.peer, {})[shaking] = None
         self._count += 1
-        if self._count > HANDSHAKES_MAX:
+        if self._count > self._max:
             busiest = max(self._shaking.values(), key=len)
             oldest = next(iter(busiest))
             self._forget(oldest)
-            self._rejections.note(
-                oldest.peer, f"silent, and more than {HANDSHAKES_MAX} handshakes are going on"
-            )
+            self._rejections.note(oldest.peer, f"silent, and more than {self._max} handshakes are going on")
             oldest.transport.abort()
 
     def first_byte(self, shaking: _Shaking, data: bytes) -> None:

@@ -79,9 +79,9 @@ Other ids get their ranks when the job forms: in the order of (host, id), runs o
 | from TCP accept to the first whole message | {first_message_s} s |
 | from `register` to an answer | none is set; a node that receives nothing for {ms_receive_msg_timeout} dials again |
 | a connection that has sent a message, and is not admitted | `MS_NODE_TIMEOUT` + `MS_REJOIN_WINDOW` of silence |
-| connections that have sent no whole HTTP request | {silent_max}; beyond that the oldest is cut off |
-| connections with a request and without a message | {waiting_max}; beyond that the oldest of the address that has the most is cut off |
-| connections with a message and without admission | {registering_beside} beside one for each node of the job; beyond that 503 |
+| connections that have sent no whole HTTP request | {beside_nodes} beside one for each node of the job; beyond that the oldest is cut off |
+| connections with a request, without a proof of the job's token and without a message | {beside_nodes} beside one for each node of the job; beyond that the oldest of the address that has the most is cut off |
+| connections with a proof or a message and without admission | {beside_nodes} beside one for each node of the job; beyond that 503 |
 | what waits for a peer that does not read | {outbox_messages} messages or {outbox_bytes:,} bytes; beyond that it is cut off |
 | the exchange of close frames | {close_s} s |
 | a scheduler whose job has ended | {shutdown_s} s for its nodes to receive `job_ended` and disconnect |

@@ -246,7 +246,29 @@ BOUNDS = (
         "max(self._waiting.values(), key=len)",
         "next(iter(self._waiting.values()))",
         (
-            "tests/transport/test_connection_limiter.py::test_beyond_256_the_oldest_unregistered_connection_of_the_address_with_most_is_closed",
+            "tests/transport/test_connection_limiter.py::test_beyond_256_beside_the_nodes_the_oldest_unregistered_connection_of_the_address_with_most_is_closed",
+        ),
+    ),
+    Bug(
+        "who has proven the token makes room for strangers",
+        "I17",
+        "transport/connection_limiter.py",
+        "ConnectionLimiter.opened",
+        "if proven:",
+        "if proven is None:",
+        (
+            "tests/transport/test_connection_limiter.py::test_who_has_proven_the_token_of_the_job_loses_its_place_to_no_stranger",
+        ),
+    ),
+    Bug(
+        "what is rejected has an effect",
+        "I12",
+        "transport/connection_limiter.py",
+        "ConnectionLimiter._reject",
+        "accepted.cut_off is not None",
+        "accepted.registering and accepted.cut_off is not None",
+        (
+            "tests/transport/test_connection_limiter.py::test_a_message_that_is_read_when_its_connection_is_rejected_has_no_effect",
         ),
     ),
     Bug(

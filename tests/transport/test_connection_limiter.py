@@ -9,9 +9,12 @@ from functools import partial
 import pytest
 
 from recovery.core.ids import ConnectionId
+from recovery.core.principals import PrincipalKind
 from recovery.core.rules import Rules
 from recovery.transport import connection_limiter
+from recovery.transport.access import Access
 from recovery.transport.codec import encode
+from recovery.transport.job_token import Authenticator, Caller, JobToken
 from tests.transport.test_wire_hostile import works
 from tests.transport.wire import (
     HANDSHAKE,
@@ -37,7 +40,7 @@ def half_open(port: int, source: str, *frames: bytes) -> socket.socket:
     return made
 
 
-def test_beyond_256_the_oldest_unregistered_connection_of_the_address_with_most_is_closed(
+def test_beyond_256_beside_the_nodes_the_oldest_unregistered_connection_of_the_address_with_most_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connection_limiter, "FIRST_MESSAGE_S", 3_600.0)
@@ -45,10 +48,10 @@ def test_beyond_256_the_oldest_unregistered_connection_of_the_address_with_most_
     async def main() -> None:
         async with serving() as (receiver, port):
             unregistered = []
-            for number in range(1, 258):
+            for number in range(1, 259):
                 source = "127.0.0.3" if number <= 10 else "127.0.0.2"
                 unregistered.append(await in_thread(partial(half_open, port, source)))
-                await until(lambda number=number: receiver.server.connection_count >= min(number, 256))  # type: ignore[misc]  # bound now
+                await until(lambda number=number: receiver.server.connection_count >= min(number, 257))  # type: ignore[misc]  # bound now
 
             assert receiver.server._limiter is not None
             waiting, newest = receiver.server._limiter._waiting, unregistered[-1].getsockname()
@@ -58,7 +61,7 @@ def test_beyond_256_the_oldest_unregistered_connection_of_the_address_with_most_
             )
             assert {source: len(those) for source, those in waiting.items()} == {
                 "127.0.0.3": 10,
-                "127.0.0.2": 246,
+                "127.0.0.2": 247,
             }
             assert await in_thread(lambda: read_until_closed(unregistered.pop(10))) == b"HTTP/1.1 101 "
             for each in unregistered:
@@ -82,7 +85,7 @@ def test_a_registration_beyond_all_nodes_of_the_job_is_answered_with_503() -> No
     async def main() -> None:
         async with serving() as (receiver, port):
             receiver.admits = False
-            known = 1 + connection_limiter.REGISTERING_BESIDE_NODES
+            known = 1 + connection_limiter.BESIDE_NODES
             waiting = []
             for number in range(1, known + 1):
                 frame = masked_frame(encode(register()))
@@ -109,7 +112,7 @@ def test_whoever_was_refused_for_now_and_stays_takes_no_place_of_those_who_regis
             receiver.admits = False
             frame = masked_frame(encode(register()))
             staying = []
-            for number in range(1, 2 + connection_limiter.REGISTERING_BESIDE_NODES):
+            for number in range(1, 2 + connection_limiter.BESIDE_NODES):
                 staying.append(await in_thread(partial(half_open, port, "127.0.0.2", frame)))
                 await until(lambda number=number: len(receiver.messages) == number)  # type: ignore[misc]  # bound now
                 receiver.server.refused_for_now(receiver.messages[-1][0])
@@ -198,9 +201,79 @@ def test_a_good_worker_is_admitted_at_its_first_dial_beside_1500_unregistered_co
             limiter = receiver.server._limiter
             assert limiter is not None
             # No deadline has made room, and both floods still hold what they may.
-            assert len(limiter._silent) > connection_limiter.SILENT_MAX // 2
-            assert limiter._waiting_count > connection_limiter.WAITING_MAX // 2
+            assert len(limiter._silent) > connection_limiter.BESIDE_NODES // 2
+            assert limiter._waiting_count > connection_limiter.BESIDE_NODES // 2
             for each in (*silent, *shaken):
+                each.close()
+
+    run(main())
+
+
+def test_a_message_that_is_read_when_its_connection_is_rejected_has_no_effect(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection_limiter, "FIRST_MESSAGE_S", 3_600.0)
+
+    async def main() -> None:
+        loop_time = LoopTime()
+        async with serving() as (receiver, port):
+            late = await in_thread(partial(half_open, port, "127.0.0.2"))
+            await until(lambda: receiver.server.connection_count == 1)
+            # In one turn of the loop it is read, and its deadline is due.
+            late.sendall(masked_frame(encode(register())))
+            await loop_time.forward(3_601)
+            await until(lambda: receiver.server.connection_count == 0)
+            assert (receiver.messages, receiver.lost) == ([], [])
+            late.close()
+
+    run(main())
+
+
+@pytest.mark.usefixtures("patient")
+def test_who_has_proven_the_token_of_the_job_loses_its_place_to_no_stranger(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection_limiter, "BESIDE_NODES", 4)
+    token = JobToken("t" * 16)
+
+    async def main() -> None:
+        async with serving(authenticator=Authenticator(token)) as (_, port):
+            worker = Node(port)
+            worker.client._access = Access(Caller(PrincipalKind.NODE, "worker_0", token))
+            await worker.client.connect(WAIT_S)
+            strangers = []
+            for _ in range(20):
+                strangers.append(await in_thread(partial(plain_socket, port)))
+                strangers[-1].sendall(b"GET /challenge HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert await in_thread(partial(strangers[-1].recv, 13)) == b"HTTP/1.1 200 "
+            worker.client.send(register())
+            await until(lambda: worker.messages, "admission")
+            assert worker.lost == []
+            await worker.client.close()
+            for each in strangers:
+                each.close()
+
+    run(main())
+
+
+@pytest.mark.usefixtures("patient")
+def test_all_nodes_of_a_job_may_dial_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_limiter, "BESIDE_NODES", 2)
+    rules = Rules(worker_count=60)
+
+    async def main() -> None:
+        async with serving(rules) as (receiver, port):
+            # All are accepted before the first one sends its request, and all have asked before the first one registers.
+            dialled = [await in_thread(partial(plain_socket, port)) for _ in range(60)]
+            for each in dialled:
+                each.sendall(HANDSHAKE)
+            for each in dialled:
+                assert await in_thread(partial(each.recv, 13)) == b"HTTP/1.1 101 "
+            for each in dialled:
+                each.sendall(masked_frame(encode(register())))
+            await until(lambda: len(receiver.messages) == 60)
+            assert receiver.lost == []
+            for each in dialled:
                 each.close()
 
     run(main())

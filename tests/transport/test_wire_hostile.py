@@ -274,7 +274,7 @@ def test_a_good_worker_is_served_at_its_first_dial_beside_500_silent_and_50_nois
             await works(receiver, port)
             limiter = receiver.server._limiter
             assert limiter is not None
-            assert len(limiter._silent) >= connection_limiter.SILENT_MAX // 2, "no deadline has made room"
+            assert len(limiter._silent) >= connection_limiter.BESIDE_NODES // 2, "no deadline has made room"
             for each in hanging:
                 each.close()
 
