@@ -16,6 +16,8 @@ from recovery import standard_streams
 from recovery.errors import RecoveryError
 
 _PACKAGE = "recovery-engine"
+_WrongWords: Any = typer.BadParameter.__base__
+"""Of click, or of Typer's own copy of it, as the release of Typer has it."""
 _ABSENT = 65
 """What was named cannot be read or written by this command (EX_DATAERR of sysexits.h)."""
 
@@ -173,6 +175,15 @@ def load(name: str) -> Any:
     return typer.main.get_command(alone)
 
 
+def _in_one_line(error: Any) -> str:
+    """What is wrong with the words of a command, and the next thing to type."""
+    said = " ".join(error.format_message().split()).rstrip(".?")
+    command = error.ctx.command_path if error.ctx is not None else "recovery COMMAND"
+    option = getattr(error, "option_name", "")
+    example = f" Write {option}=VALUE; of a switch, {option}=True." if option else ""
+    return f"{said}.{example} `{command} --help` lists what there is."
+
+
 def main() -> None:
     """Run the command; an error of ours is one line and its exit code."""
     standard_streams.hold()
@@ -180,7 +191,15 @@ def main() -> None:
         # A path need not be text.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        app()
+        sys.exit(app(standalone_mode=False) or 0)
+    except _WrongWords as error:
+        # Without any word the help was printed.
+        if error.message:
+            typer.echo(_in_one_line(error), err=True)
+        sys.exit(error.exit_code)
+    except typer.Abort:
+        typer.echo("Aborted.", err=True)
+        sys.exit(1)
     except RecoveryError as error:
         typer.echo(error.fact, err=True)
         sys.exit(error.exit_code)

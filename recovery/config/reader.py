@@ -75,7 +75,7 @@ class Reader:
             state="not set" if value is None else "empty",
             value="",
             rule=row.rule + also_when,
-            next_step=_next_step(row),
+            next_step=_next_step(row) if value is not None or not row.instead else row.instead,
         )
 
     def choice(self, name: str) -> str:

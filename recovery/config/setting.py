@@ -40,6 +40,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """Completes "<name>=<value>: ..."."""
     example: str = ""
     """A value that is always right; the next step of every error shows it."""
+    instead: str = ""
+    """What to do where it is not set, if that is not to set it."""
     default: str = ""
     """As it would be typed; empty: none."""
     required: str = ""

@@ -156,6 +156,8 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True):
             "processes to start on this host beside the workers, which wait and take the rank of a worker that is lost",
         ),
     ] = 0
+    worker_num_is_default: bool = False
+    """Nobody has said how many workers the whole job has."""
     task_script: str
     task_script_args: tuple[str, ...]
 
@@ -190,7 +192,8 @@ def _settled(typed: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         SettingError: a name and its other spelling are both given.
     """
-    fields = {"worker_num": _WORKERS, **typed}
+    is_default = not {"worker_num", "nnodes"} & set(typed)
+    fields = {"worker_num": _WORKERS, **typed, "worker_num_is_default": is_default}
     if "nnodes" in typed:
         if "worker_num" in typed or "local_worker_num" not in typed:
             raise SettingError(

@@ -26,6 +26,7 @@ from recovery.launch import (
     credentials,
     host_address,
     memory_cleanup,
+    mistakes,
     placement,
     python_command,
     script_imports,
@@ -65,13 +66,16 @@ def msrun(given: Arguments, environment: Mapping[str, str]) -> int:
         rank_table.read_rank_table(
             given.rank_table_file, field="--rank_table_file", worker_num=given.worker_num
         )
-    program = _look_at(given)
+    reading = script_imports.parse_script(placement.program_of(given, sys.executable)[1:], Path.cwd())
+    program = _look_at(given, reading)
     _check_standbys(given, environment)
     takeover_after_ms = _takeover_after_ms(environment)
     stop_grace_s = _reader_of("MS_STOP_GRACE", environment).whole("MS_STOP_GRACE")
     host = _this_host(given.master_addr)
     placed = placement.place(given, host, program)
     _check_programs(given)
+    looked = mistakes.Looked(given, environment, reading, placed, Path.cwd())
+    mistakes.look(looked, lambda text: console.say(text, style="yellow"))
     log_dir = _created(given.log_dir)
     simulates = given.sim_level >= 0
     scheduler = given.master_addr, given.master_port
@@ -150,14 +154,13 @@ def _created(log_dir: Path) -> Path:
     return directory
 
 
-def _look_at(given: Arguments) -> placement.Script:
+def _look_at(given: Arguments, reading: script_imports.Reading) -> placement.Script:
     """What the script's imports say about how it is run.
 
     Raises:
         SettingError: a dry run is asked of a framework that has none.
     """
-    words = placement.program_of(given, sys.executable)[1:]
-    imports = script_imports.imports_of(words, Path.cwd())
+    imports = reading.packages
     if given.sim_level >= 0 and "torch" in imports and "mindspore" not in imports:
         raise SettingError(
             "SETTING_CONFLICT",

@@ -30,20 +30,14 @@ class Reading(NamedTuple):
     """Which of their lines changes what a later import sees (the environment, the search path); empty: none."""
 
 
-def imports_of(command: Sequence[str], directory: Path) -> frozenset[str]:
-    """The top-level packages that a command's script names in an import, and that the files beside it name which it imports.
+def parse_script(command: Sequence[str], directory: Path) -> Reading:
+    """Read the script of a command, and the files beside it which it imports.
+
+    Nothing is executed. What cannot be read or parsed imports nothing: starting it will say why.
 
     Args:
         command: the words after the interpreter: a script, `-m` and a module, pytest's words.
         directory: where the command is started.
-    """
-    return parse_script(command, directory).packages
-
-
-def parse_script(command: Sequence[str], directory: Path) -> Reading:
-    """Read the script of a command, and the files beside it which it imports.
-
-    Nothing is executed. What cannot be read or parsed imports nothing: starting it will say why. Arguments as `imports_of`.
     """
     entry_points = list(_entry_points(command, directory))
     pending = [(path, True) for path in entry_points]

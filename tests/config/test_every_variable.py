@@ -51,7 +51,8 @@ def _assert_names(error: SettingError, row: Setting, shown: str) -> None:
     assert row.name in text
     assert shown in text
     assert row.rule in text
-    assert f"for example {row.name}={row.example}" in text
+    next_step = row.instead if row.instead and shown == "not set" else f"for example {row.name}={row.example}"
+    assert next_step in text
     assert "\n" not in text
     assert len(text) < 600
     assert error.parts["field"] == row.name

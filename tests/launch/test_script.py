@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from recovery.launch.script_imports import imports_of
+from recovery.launch.script_imports import parse_script
 
 
 def write(directory: Path, **files: str) -> None:
@@ -27,12 +27,12 @@ def write(directory: Path, **files: str) -> None:
 )
 def test_every_form_of_import_counts(tmp_path: Path, line: str) -> None:
     write(tmp_path, train=f"def main():\n    {line}\n")
-    assert "recovery" in imports_of(["train.py", "--epochs", "3"], tmp_path)
+    assert "recovery" in parse_script(["train.py", "--epochs", "3"], tmp_path).packages
 
 
 def test_a_word_in_a_string_or_a_comment_does_not(tmp_path: Path) -> None:
     write(tmp_path, train='# import recovery\nx = "import recovery"\nimport torch.nn\n')
-    assert imports_of(["train.py"], tmp_path) == {"torch"}
+    assert parse_script(["train.py"], tmp_path).packages == {"torch"}
 
 
 @pytest.mark.parametrize(
@@ -46,28 +46,28 @@ def test_files_beside_the_script_are_read_too(tmp_path: Path, words: list[str]) 
         helper="from package import deep\n",
         package__deep="import recovery\n",
     )
-    assert "recovery" in imports_of(words, tmp_path)
+    assert "recovery" in parse_script(words, tmp_path).packages
 
 
 def test_relative_imports_and_packages_that_run(tmp_path: Path) -> None:
     write(tmp_path, job____main__="", package__a="from . import b\n", package__b="import recovery\n")
     (tmp_path / "job").mkdir(exist_ok=True)
     (tmp_path / "job" / "__main__.py").write_text("import package.a\n")
-    assert "recovery" in imports_of(["-m", "job"], tmp_path)
+    assert "recovery" in parse_script(["-m", "job"], tmp_path).packages
 
 
 def test_a_script_in_another_directory_finds_its_neighbours(tmp_path: Path) -> None:
     write(tmp_path, src__train="import helper\n", src__helper="import mindspore\n")
-    assert "mindspore" in imports_of(["src/train.py"], tmp_path)
+    assert "mindspore" in parse_script(["src/train.py"], tmp_path).packages
 
 
 @pytest.mark.parametrize("text", ["import (", "\0", ""])
 def test_what_cannot_be_parsed_imports_nothing(tmp_path: Path, text: str) -> None:
     write(tmp_path, train=text)
-    assert imports_of(["train.py"], tmp_path) == frozenset()
+    assert parse_script(["train.py"], tmp_path).packages == frozenset()
 
 
 def test_circles_end(tmp_path: Path) -> None:
     write(tmp_path, a="import b\n", b="import a\n")
-    assert imports_of(["a.py"], tmp_path) == {"a", "b"}
-    assert imports_of(["none.py"], tmp_path) == frozenset()
+    assert parse_script(["a.py"], tmp_path).packages == {"a", "b"}
+    assert parse_script(["none.py"], tmp_path).packages == frozenset()

@@ -1,0 +1,215 @@
+"""Mistakes that people make before a job: each is found before anything starts, and answered in one line with the next thing to type.
+
+One table: what is looked at, the sentence, the next thing to type. A mistake with which no job can run refuses the command; another one is said,
+and the job starts, since msrun's contract allows it. What stands behind a variable's value is checked by the settings' own table.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import difflib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from recovery import config
+from recovery.config.table import BY_NAME
+from recovery.core.records import JobState
+from recovery.errors import RecoveryError, SettingError
+from recovery.launch.arguments import Arguments
+from recovery.launch.placement import Placed, environment_of
+from recovery.launch.script_imports import Reading
+from recovery.store.paths import scheduler_path
+
+_LIKE = 0.85
+"""How like a setting's name another one is that was meant to be it: two letters of twelve may be swapped, and MS_SERVER_NUM is no MS_WORKER_NUM."""
+_ENTERED_BY = {"run", "init"}
+"""Names by which a script enters training. Any of that name: a script that has them and no training is started all the same."""
+
+
+class Looked(NamedTuple):
+    """What there is before anything starts."""
+
+    given: Arguments
+    environment: Mapping[str, str]
+    """The launcher's own."""
+    reading: Reading
+    """Of the script."""
+    placed: Sequence[Placed]
+    """What would be started here, the scheduler first where it is this host's."""
+    directory: Path
+    """Where."""
+
+
+Parts = dict[str, object]
+"""What a row's texts are filled with; `value` is what was typed."""
+
+
+class Check(NamedTuple):
+    """One row."""
+
+    field: str
+    find: Callable[[Looked], Iterator[Parts]]
+    """What is looked at: gives the parts of each mistake."""
+    rule: str
+    next_step: str
+    refuses: bool = False
+
+
+def _missing(looked: Looked) -> Iterator[Parts]:
+    script = looked.given.task_script
+    if script.endswith(".py") and not (looked.directory / script).is_file():
+        others = [path.name for path in looked.directory.glob("*.py")]
+        like = difflib.get_close_matches(Path(script).name, others, 1)
+        yield {"value": script, "like": f", perhaps {like[0]}" if like else ""}
+
+
+def _broken(looked: Looked) -> Iterator[Parts]:
+    for path in looked.reading.entry_points:
+        try:
+            ast.parse(path.read_bytes())
+        except SyntaxError as error:
+            yield {"value": str(path), "line": error.lineno, "fault": error.msg}
+        except (OSError, ValueError, RecursionError):
+            # Its own start says why.
+            continue
+
+
+def _misspelt(looked: Looked) -> Iterator[Parts]:
+    for name in sorted(looked.environment):
+        if name.startswith("MS_") and name not in BY_NAME:
+            like = difflib.get_close_matches(name, BY_NAME, 1, _LIKE)
+            if like:
+                yield {"value": name, "like": like[0]}
+
+
+def _wrong_settings(looked: Looked) -> Iterator[Parts]:
+    """What the first process would be refused for.
+
+    Raises:
+        SettingError: a variable is wrong.
+    """
+    if looked.given.sim_level < 0:
+        config.load(environment_of(looked.placed[0], looked.environment, restarts=0))
+    yield from ()
+
+
+def _recovery_off(looked: Looked) -> Iterator[Parts]:
+    if "MS_ENABLE_RECOVERY" not in looked.environment and looked.given.sim_level < 0:
+        yield {"script": looked.given.task_script}
+
+
+def _never_trains(looked: Looked) -> Iterator[Parts]:
+    packages = looked.reading.packages
+    if "recovery" not in packages or "mindspore" in packages:
+        return
+    if not any(_ENTERED_BY & _names_in(path) for path in looked.reading.files):
+        yield {"value": looked.given.task_script}
+
+
+def _names_in(path: Path) -> set[str]:
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return _ENTERED_BY
+    attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+    return attributes | {alias.name for node in imports for alias in node.names}
+
+
+def _finished(looked: Looked) -> Iterator[Parts]:
+    path = looked.environment.get("MS_RECOVERY_PATH", "")
+    recovering = path and looked.environment.get("MS_ENABLE_RECOVERY") == "1"
+    if not recovering or not scheduler_path(Path(path)).exists():
+        return
+    from recovery.store.reader import read_job  # noqa: PLC0415 - where there is no store, a launcher begins without a database
+
+    # What is wrong with the store is said by whoever opens it.
+    with contextlib.suppress(RecoveryError, OSError):
+        job = read_job(Path(path))
+        if job is not None and job.state is JobState.FINISHED:
+            yield {"value": path, "run": job.run, "next": job.run + 1}
+
+
+def _fewer_here(looked: Looked) -> Iterator[Parts]:
+    given = looked.given
+    others = given.worker_num - given.local_worker_num
+    if given.worker_num_is_default and others and given.sim_level < 0:
+        limit = f"{given.cluster_time_out} s" if given.cluster_time_out >= 0 else "without limit"
+        yield {
+            "value": given.local_worker_num,
+            "total": given.worker_num,
+            "others": others,
+            "limit": limit,
+            "script": given.task_script,
+        }
+
+
+CHECKS: tuple[Check, ...] = (
+    Check(
+        "task_script",
+        _missing,
+        "there is no such file here",
+        "Give the path of the script{like}.",
+        refuses=True,
+    ),
+    Check(
+        "task_script",
+        _broken,
+        "line {line} is no Python ({fault}), so every worker would end at once",
+        "python -m py_compile {value} shows the place.",
+        refuses=True,
+    ),
+    Check(
+        "environment",
+        _misspelt,
+        "{value} is no setting, and has no effect",
+        "Perhaps it is {like}; `recovery env` lists them all.",
+    ),
+    Check("environment", _wrong_settings, "", "", refuses=True),
+    Check(
+        "task_script",
+        _never_trains,
+        "{value} imports recovery and calls neither recovery.run nor recovery.init: a worker that ends without training is a failure",
+        "Write recovery.run(train)() around its training function, or start it with --restart=world.",
+    ),
+    Check(
+        "MS_ENABLE_RECOVERY",
+        _recovery_off,
+        "recovery is OFF: the first failure ends the job",
+        "MS_ENABLE_RECOVERY=1 MS_RECOVERY_PATH=DIR recovery msrun ... {script} turns it on.",
+    ),
+    Check(
+        "MS_RECOVERY_PATH",
+        _finished,
+        "the job of {value} has finished (run {run}), and this start begins run {next} of the same job",
+        "For another job give another directory, or type `recovery reset {value}` first.",
+    ),
+    Check(
+        "--nproc_per_node",
+        _fewer_here,
+        "{value} of --worker_num={total} workers (the default) start here, and the job waits for {others} more from other hosts, {limit}",
+        "Where this is the only host: recovery msrun --worker_num={value} ... {script}.",
+    ),
+)
+
+
+def look(looked: Looked, say: Callable[[str], None]) -> None:
+    """Go through the table.
+
+    Args:
+        looked: at what.
+        say: one line for people; the job starts all the same.
+
+    Raises:
+        SettingError: with this mistake no job can run.
+    """
+    for check in CHECKS:
+        for parts in check.find(looked):
+            rule, next_step = check.rule.format_map(parts), check.next_step.format_map(parts)
+            if check.refuses:
+                raise SettingError(
+                    "SETTING_RANGE", field=check.field, value=parts["value"], rule=rule, next_step=next_step
+                )
+            say(f"{check.field}: {rule}. {next_step}")

@@ -1,0 +1,161 @@
+"""Mistakes that people make before a job: each is answered in one line with the next thing to type, and nothing is started for those that refuse."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from recovery.core.records import JobState
+from recovery.errors import RecoveryError
+from recovery.launch import mistakes, placement, script_imports
+from recovery.launch.command import _this_host, msrun
+from recovery.store.repository import SchedulerStore
+from tests.launch.typed import parse
+from tests.store.any_records import job
+
+JOB = "import recovery\n\n\ndef train(session): ...\n\n\nrecovery.run(train)()\n"
+RECOVERING = {"MS_ENABLE_RECOVERY": "1", "MS_RECOVERY_PATH": "rec"}
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(JOB)
+    return tmp_path
+
+
+def lines(environment: dict[str, str], *words: str) -> list[str]:
+    """What is said of a command, a refusal as the last line."""
+    given = parse(list(words))
+    reading = script_imports.parse_script(placement.program_of(given, sys.executable)[1:], Path.cwd())
+    program = placement.Script(supervised="recovery" not in reading.packages, mindspore=False)
+    placed = placement.place(given, _this_host(given.master_addr), program)
+    said: list[str] = []
+    try:
+        mistakes.look(mistakes.Looked(given, environment, reading, placed, Path.cwd()), said.append)
+    except RecoveryError as error:
+        said.append(str(error))
+    return said
+
+
+def test_a_command_without_a_mistake_is_answered_with_nothing() -> None:
+    assert lines(RECOVERING, "--worker_num=1", "train.py") == []
+    assert lines({"MS_ENABLE_RECOVERY": "0"}, "--worker_num=1", "train.py") == [], (
+        "asked for, so not forgotten"
+    )
+
+
+@pytest.mark.parametrize(
+    ("typed", "answer"),
+    [
+        (
+            "trian.py",
+            "SETTING_RANGE: task_script='trian.py': there is no such file here. Give the path of the script, perhaps train.py.",
+        ),
+        (
+            "broken.py",
+            (
+                "SETTING_RANGE: task_script='{here}/broken.py': line 1 is no Python (expected ':'), so every worker would end at once. "
+                "python -m py_compile {here}/broken.py shows the place."
+            ),
+        ),
+    ],
+)
+def test_a_script_that_cannot_run_is_refused_before_anything_is_made(
+    place: Path, typed: str, answer: str
+) -> None:
+    (place / "broken.py").write_text("def train(session)\n    pass\n")
+    with pytest.raises(RecoveryError) as error:
+        msrun(parse(["--log_dir=logs", "--worker_num=1", typed]), RECOVERING)
+    assert str(error.value) == answer.format(here=place)
+    assert not (place / "logs").exists()
+
+
+def test_a_setting_that_no_process_would_take_is_refused_by_the_launcher() -> None:
+    assert lines({"MS_ENABLE_RECOVERY": "yes"}, "--worker_num=1", "train.py") == [
+        "SETTING_RANGE: MS_ENABLE_RECOVERY='yes': must be 1 (on) or 0 (off). Set it, for example MS_ENABLE_RECOVERY=1, or unset it to get 0."
+    ]
+
+
+def test_a_misspelt_setting_is_named_with_the_one_that_was_meant() -> None:
+    said = lines(
+        {**RECOVERING, "MS_REJOIN_WINDWO": "3", "MS_DEV_OF_OTHERS": "1"}, "--worker_num=1", "train.py"
+    )
+    assert said == [
+        "environment: MS_REJOIN_WINDWO is no setting, and has no effect. Perhaps it is MS_REJOIN_WINDOW; `recovery env` lists them all."
+    ]
+    misspelt, refused = lines(
+        {"MS_ENABLE_RECOVERY": "1", "MS_RECOVERY_PTAH": "x"}, "--worker_num=1", "train.py"
+    )
+    assert "Perhaps it is MS_RECOVERY_PATH" in misspelt
+    assert refused.startswith("SETTING_MISSING: MS_RECOVERY_PATH is not set")
+
+
+def test_recovery_that_was_forgotten_is_said() -> None:
+    assert lines({}, "--worker_num=1", "train.py") == [
+        (
+            "MS_ENABLE_RECOVERY: recovery is OFF: the first failure ends the job. "
+            "MS_ENABLE_RECOVERY=1 MS_RECOVERY_PATH=DIR recovery msrun ... train.py turns it on."
+        )
+    ]
+
+
+def test_a_script_that_imports_recovery_and_never_enters_training_is_told(place: Path) -> None:
+    (place / "never.py").write_text("import recovery\nprint('done')\n")
+    [said] = lines(RECOVERING, "--worker_num=1", "never.py")
+    assert said.startswith(
+        "task_script: never.py imports recovery and calls neither recovery.run nor recovery.init"
+    )
+    for enters in (
+        "from recovery import run\n",
+        "import recovery as r\nr.init()\n",
+        "import train\nimport recovery\n",
+    ):
+        (place / "enters.py").write_text(enters)
+        assert lines(RECOVERING, "--worker_num=1", "enters.py") == []
+
+
+def test_workers_of_other_hosts_that_nobody_has_asked_for_are_said() -> None:
+    assert lines(RECOVERING, "--nproc_per_node=2", "train.py") == [
+        (
+            "--nproc_per_node: 2 of --worker_num=8 workers (the default) start here, and the job waits for 6 more from other hosts, 600 s. "
+            "Where this is the only host: recovery msrun --worker_num=2 ... train.py."
+        )
+    ]
+    assert lines(RECOVERING, "--nproc_per_node=2", "--worker_num=8", "train.py") == []
+    assert lines(RECOVERING, "--nproc_per_node=2", "--nnodes=4", "train.py") == []
+
+
+def test_the_next_run_of_a_finished_job_is_said(place: Path) -> None:
+    store = SchedulerStore.open(place / "rec")
+    store.apply([msgspec.structs.replace(job(), state=JobState.FINISHED)], wall_ms=1)
+    store.close()
+    assert lines(RECOVERING, "--worker_num=1", "train.py") == [
+        (
+            "MS_RECOVERY_PATH: the job of rec has finished (run 1), and this start begins run 2 of the same job. "
+            "For another job give another directory, or type `recovery reset rec` first."
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("typed", "answer"),
+    [
+        ("msrun --nosuch=3 train.py", "No such option: --nosuch"),
+        (
+            "msrun --join",
+            "Option '--join' requires an argument. Write --join=VALUE; of a switch, --join=True.",
+        ),
+        ("evnts", "No such command 'evnts'. Did you mean 'events'"),
+    ],
+)
+def test_wrong_words_of_a_command_are_answered_in_one_line(typed: str, answer: str) -> None:
+    command = [sys.executable, "-m", "recovery", *typed.split()]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    [line] = (done.stdout + done.stderr).splitlines()
+    assert (done.returncode, line[: len(answer)]) == (2, answer)
+    assert line.endswith("--help` lists what there is.")
