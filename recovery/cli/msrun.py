@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from inspect import Parameter, Signature
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import msgspec
@@ -12,6 +14,7 @@ import typer
 
 from recovery.errors import UsageError
 from recovery.launch.arguments import Arguments
+from recovery.store.paths import scheduler_path
 
 _SECRETS = {
     "password": "Write it into a file of mode 0600, and give --client_password_file or --server_password_file.",
@@ -34,7 +37,27 @@ def msrun(context: typer.Context, **_: Any) -> None:
     # Half of the time that --help and a wrong flag would take.
     from recovery.launch.command import msrun as launch  # noqa: PLC0415 - as above
 
-    raise typer.Exit(launch(given, os.environ))  # noqa: TID251 - handed on to the processes
+    code = launch(given, os.environ)  # noqa: TID251 - handed on to the processes
+    if given.join and given.sim_level < 0:
+        _sum_up(given.log_dir.resolve(), os.environ)  # noqa: TID251 - as the processes have found it
+    raise typer.Exit(code)
+
+
+def _sum_up(log_dir: Path, environment: Mapping[str, str]) -> None:
+    """Where the job's store is this host's, say how it went."""
+    path = Path(environment.get("MS_RECOVERY_PATH", ""))
+    if environment.get("MS_ENABLE_RECOVERY") != "1" or not scheduler_path(path).exists():
+        return
+    try:
+        # The database is loaded once nobody waits any more.
+        from recovery.report.job_summary import lines_of  # noqa: PLC0415 - as above
+
+        lines = lines_of(path, log_dir)
+    except Exception as error:  # noqa: BLE001 - a host without descriptors or memory has ended the job, and its exit code says so
+        lines = [f"the job's end is not summed up: {type(error).__name__}: {error}"]
+    # Who reads no more is no failure of the job.
+    with contextlib.suppress(OSError):
+        typer.echo("\n".join(lines))
 
 
 def arguments_of(context: typer.Context) -> Arguments:

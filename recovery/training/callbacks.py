@@ -26,7 +26,9 @@ _logger = logging.getLogger("recovery.training")
 
 
 class LossMonitor(Callback):
-    """Prints `epoch: E step: S, loss is L`, S counted in the epoch, 1-based. Needs `session.report(loss=...)` in the loop.
+    """Prints `epoch: E step: S, loss is L (global step N)`, S counted in the epoch, 1-based, L with five digits.
+
+    Needs `session.report(loss=...)` in the loop.
 
     MindSpore's documents show this format and one with a comma after the epoch ("epoch: E, step: S, loss is L", the
     functional loop's); this is the one of MindSpore's callback.
@@ -47,7 +49,8 @@ class LossMonitor(Callback):
         """Print when it is time."""
         if self._per_print_times and session.step % self._per_print_times == 0 and session.loss is not None:
             print(  # noqa: T201 - the callback's product
-                f"epoch: {session.epoch} step: {session.step_in_epoch}, loss is {float(session.loss)}",
+                f"epoch: {session.epoch} step: {session.step_in_epoch}, loss is {float(session.loss):.5g} "
+                f"(global step {session.step})",
                 flush=True,
             )
 

@@ -59,6 +59,13 @@ def test_a_job_runs_to_its_end(tmp_path: Path) -> None:
         cluster.check_result()
         assert "[1] " in cluster.log(LAUNCHER)
         assert "[0] " not in cluster.log(LAUNCHER)
+        *_, course, places = cluster.log(LAUNCHER).splitlines()
+        assert re.fullmatch(
+            r"job \w{8}, run 1: finished at step 60 after \d+\.\d s; goodput \d+\.\d%; no recovery", course
+        )
+        assert places.startswith(
+            f"last checkpoint: step 60, {tmp_path}/ckpt/0/small-3_20.ckpt; logs: {cluster.logs}; "
+        )
         assert_nothing_left(cluster)
 
 
@@ -114,6 +121,7 @@ def test_what_is_killed_is_started_again(tmp_path: Path, node_id: str, flags: li
             [lost] = cluster.events(EventKind.NODE_LOST, node_id)
             assert (lost.event.incarnation, cluster.reasons_lost(node_id)) == (1, [KILLED])
             assert lost.event.reason != "connection closed", "the grace was waited for"
+            assert re.search(r"; 1 recovery, \d+ steps done again$", cluster.log(LAUNCHER), re.MULTILINE)
         assert_nothing_left(cluster)
 
 

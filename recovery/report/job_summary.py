@@ -1,0 +1,45 @@
+"""What a job's end is told by: how it ended, how far it came, what failures cost, and where its checkpoints and logs are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from recovery.report.status import committed_step
+from recovery.report.stored import Stored, read_stored
+from recovery.report.timeline import Timeline, read_timeline
+
+
+def lines_of(recovery_path: Path, log_dir: Path) -> list[str]:
+    """Sum the newest run up, in two lines. Errors as of `read_stored`.
+
+    Args:
+        recovery_path: of the job.
+        log_dir: where its launcher keeps the logs of this host.
+    """
+    stored = read_stored(recovery_path)
+    timeline, _ = read_timeline(stored)
+    return [
+        f"job {stored.job.job[:8]}, run {timeline.run}: {_course(stored, timeline)}",
+        f"{_last_checkpoint(stored)}; logs: {log_dir}; `recovery timeline {recovery_path}` shows it in time",
+    ]
+
+
+def _course(stored: Stored, timeline: Timeline) -> str:
+    reached = max((one.reached for one in timeline.by_generation), default=0)
+    wall_s = (timeline.end_ms - timeline.begin_ms - timeline.paused_ms) / 1000
+    count, lost = len(timeline.recoveries), sum(one.lost_steps for one in timeline.recoveries)
+    recoveries = (
+        "no recovery"
+        if not count
+        else f"{count} recover{'y' if count == 1 else 'ies'}, {lost} steps done again"
+    )
+    return f"{stored.job.state.value} at step {reached} after {wall_s:.1f} s; goodput {timeline.goodput:.1%}; {recoveries}"
+
+
+def _last_checkpoint(stored: Stored) -> str:
+    step = committed_step(stored)
+    if not step:
+        return "no checkpoint that all ranks have"
+    of_step = [one for one in stored.checkpoints if one.step == step and one.run == stored.job.run]
+    where = min(of_step, key=lambda one: one.rank).path if of_step else "its ranks' directories"
+    return f"last checkpoint: step {step}, {where}"
