@@ -14,7 +14,7 @@ from recovery.config import Settings
 from recovery.core.records import EventRecord, JobRecord, NodeRecord
 from recovery.core.scheduler.job_states import new_job, next_incarnation
 from recovery.core.scheduler.machine import SchedulerMachine
-from recovery.core.scheduler.membership.store_rebuild import REBUILDING
+from recovery.core.scheduler.membership.lost_scheduler_store import REBUILDING
 from recovery.errors import RecoveryError, RegistrationError, StoreLostError
 from recovery.scheduler import store_rebuild
 from recovery.store.archive import archived_jobs

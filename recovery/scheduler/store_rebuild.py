@@ -1,6 +1,6 @@
 """Is there a job here whose scheduler's store is lost? And its store again, from the workers' own stores and files.
 
-Only what lies in the recovery path is looked at; what running workers report is for the machine (core/scheduler/membership/store_rebuild.py).
+Only what lies in the recovery path is looked at; what running workers report is for the machine (core/scheduler/membership/lost_scheduler_store.py).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from recovery.core.records import (
     RunRecord,
     SlotRecord,
 )
-from recovery.core.scheduler.membership.store_rebuild import REBUILDING
+from recovery.core.scheduler.membership.lost_scheduler_store import REBUILDING
 from recovery.errors import CheckpointError, RecoveryPathError, StoreError, StoreLostError
 from recovery.store.archive import archive_scheduler_store, scheduler_files
 from recovery.store.contents import WorkerRecords

@@ -23,7 +23,7 @@ from recovery.core.records import (
 from recovery.core.rules import Rules
 from recovery.core.scheduler.job_states import new_job, next_incarnation
 from recovery.core.scheduler.machine import SchedulerMachine
-from recovery.core.scheduler.membership import store_rebuild
+from recovery.core.scheduler.membership import lost_scheduler_store
 from recovery.core.tokens import token_digest
 from tests.core.desk import Desk, Worker, checkpoint, registration, running_workers
 from tests.core.pasts import OLD, come, pass_time, past, ready
@@ -85,12 +85,12 @@ def test_the_own_store_of_another_job_is_passed_over_aloud_where_there_is_a_plan
     node = state.nodes[NodeId("worker_0")]
     message = m.Ready(request_id=first.request(), generation=first.generation, step=1, past=past(0, 10))
 
-    [said] = store_rebuild.check_past(state, node, message)
+    [said] = lost_scheduler_store.check_past(state, node, message)
 
     assert isinstance(said, e.Log)
     assert said.warning
     assert "it counts nowhere in this job" in said.text
-    assert store_rebuild.check_past(state, node, msgspec.structs.replace(message, past=None)) == []
+    assert lost_scheduler_store.check_past(state, node, msgspec.structs.replace(message, past=None)) == []
 
 
 # --- a scheduler that is asked to ----------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ def test_what_does_not_fit_together_ends_it_by_name(
 def test_a_store_that_was_there_and_that_nobody_remembers_is_no_new_job() -> None:
     rules = Rules(worker_count=2, rebuild_store=True)
     desk = Desk(rules)
-    job = msgspec.structs.replace(new_job("new", rules), reason=store_rebuild.REBUILDING)
+    job = msgspec.structs.replace(new_job("new", rules), reason=lost_scheduler_store.REBUILDING)
     desk.machine = SchedulerMachine(next_incarnation(job), rules)
     come(desk, None, None)
     assert desk.exit is not None
@@ -186,7 +186,9 @@ def _rebuilt_store(desk: Desk, tokens: dict[str, str], generation: int = 4) -> N
     """As scheduler/store_rebuild.py writes it."""
     rows: list[Record] = [
         msgspec.structs.replace(
-            new_job(OLD, desk.rules), generation=Generation(generation), reason=store_rebuild.REBUILDING
+            new_job(OLD, desk.rules),
+            generation=Generation(generation),
+            reason=lost_scheduler_store.REBUILDING,
         ),
         RunRecord(run=RunId(1)),
         GenerationRecord(

@@ -9,7 +9,7 @@ from recovery.core import messages as m
 from recovery.core.ids import Generation, NodeId
 from recovery.core.records import EventKind, JobRecord, JobState, NodeRecord, NodeState
 from recovery.core.rules import Rules
-from recovery.core.scheduler.membership.store_rebuild import REBUILDING
+from recovery.core.scheduler.membership.lost_scheduler_store import REBUILDING
 from tests.core.desk import Desk, Worker, checkpoint, running_workers
 from tests.core.pasts import OLD, pass_time, past, ready
 

@@ -39,7 +39,7 @@ LOST_STORE = (
     Bug(
         "who had the ranks before is believed at once, while standbys train with them",
         "I9",
-        "core/scheduler/membership/store_rebuild.py",
+        "core/scheduler/membership/lost_scheduler_store.py",
         "_only_noted",
         "state.store_rebuild.reported_generation >= built.generation",
         "built.generation",
@@ -66,7 +66,7 @@ LOST_STORE = (
     Bug(
         "a generation that only a standby knows is given again",
         "I2",
-        "core/scheduler/membership/store_rebuild.py",
+        "core/scheduler/membership/lost_scheduler_store.py",
         "note_past",
         "ready.generation",
         "0 if node.is_standby else ready.generation",
@@ -75,7 +75,7 @@ LOST_STORE = (
     Bug(
         "what somebody knew of a lost store's job is forgotten when it is gone again",
         "I1",
-        "core/scheduler/membership/store_rebuild.py",
+        "core/scheduler/membership/lost_scheduler_store.py",
         "_gone",
         "node_id not in pasts",
         "node_id in ()",
@@ -96,7 +96,7 @@ LOST_STORE = (
     Bug(
         "nobody waits for who knows more of a rank",
         "I9",
-        "core/scheduler/membership/store_rebuild.py",
+        "core/scheduler/membership/lost_scheduler_store.py",
         "still_asking",
         '"; ".join(built.unsure_ranks) or _only_noted(state, built)',
         "_only_noted(state, built)",
@@ -151,7 +151,7 @@ LOST_STORE = (
     Bug(
         "a living worker of another job is taken in by a new one",
         "I9",
-        "core/scheduler/membership/store_rebuild.py",
+        "core/scheduler/membership/lost_scheduler_store.py",
         "of_another_job",
         "[_end(state, what)]",
         "None",
@@ -160,7 +160,7 @@ LOST_STORE = (
     Bug(
         "a scheduler that ends for a lost store still plans",
         "I9",
-        "core/scheduler/membership/store_rebuild.py",
+        "core/scheduler/membership/lost_scheduler_store.py",
         "_end",
         "state.store_rebuild.ends_scheduler = True",
         "state.store_rebuild.ends_scheduler = False",
@@ -169,7 +169,7 @@ LOST_STORE = (
     Bug(
         "numbers of a rebuilt job begin again at one",
         "I2",
-        "core/scheduler/membership/store_rebuild.py",
+        "core/scheduler/membership/lost_scheduler_store.py",
         "_become",
         "built.generation",
         "state.job.generation",

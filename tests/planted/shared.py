@@ -39,7 +39,7 @@ SHARED = (
         "I20",
         "torch/shared_state.py",
         "SharedPieces.__init__",
-        "copy.deepcopy(mine)",
+        "copied_to_host(mine)",
         "mine",
         ("tests/torch/test_shared_state.py::test_every_rank_gets_its_own_bits_back",),
     ),

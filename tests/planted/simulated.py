@@ -68,7 +68,7 @@ SIMULATED = (
     Bug(
         "a store that is built again waits for standbys that are gone",
         "I24",
-        "core/scheduler/membership/store_rebuild.py",
+        "core/scheduler/membership/lost_scheduler_store.py",
         "_may_still_say",
         "node.record.state is NodeState.LIVE and node.ready is None",
         "node.ready is None",

@@ -260,7 +260,7 @@ STANDBYS = (
     Bug(
         "a store is built again before the standbys have said what they know",
         "I19",
-        "core/scheduler/membership/store_rebuild.py",
+        "core/scheduler/membership/lost_scheduler_store.py",
         "_may_still_say",
         "node.record.state is NodeState.LIVE and node.ready is None",
         "False",
@@ -296,7 +296,7 @@ STANDBYS = (
     Bug(
         "while a lost store is built again, a worker that found no slot never gets one",
         "I14",
-        "core/scheduler/membership/store_rebuild.py",
+        "core/scheduler/membership/lost_scheduler_store.py",
         "_may_sit",
         "had_rank or not node.waits_by_choice",
         "had_rank",

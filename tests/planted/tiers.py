@@ -41,7 +41,7 @@ TIERS = (
     Bug(
         "a rebuilt store knows no copies",
         "I27",
-        "core/scheduler/membership/store_rebuild.py",
+        "core/scheduler/membership/lost_scheduler_store.py",
         "take_up",
         "rows += _take_up_copies(state, pasts)",
         "",

@@ -31,7 +31,7 @@ from recovery.core.records import (
 )
 from recovery.core.rules import Rules
 from recovery.core.scheduler.job_states import new_job
-from recovery.core.scheduler.membership.store_rebuild import REBUILDING
+from recovery.core.scheduler.membership.lost_scheduler_store import REBUILDING
 from recovery.errors import StoreLostError
 from recovery.scheduler import store_rebuild
 from recovery.scheduler.startup import load_machine, open_store

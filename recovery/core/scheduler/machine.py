@@ -33,10 +33,10 @@ from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect
 from recovery.core.scheduler.generations import checkpoint_invalid, stalls, training_messages
 from recovery.core.scheduler.membership import (
     liveness,
+    lost_scheduler_store,
     quorum,
     ready_reports,
     registration,
-    store_rebuild,
     takeover,
 )
 from recovery.core.scheduler.node import Node
@@ -170,7 +170,7 @@ class SchedulerMachine:
             case WaitingTimer():
                 return registration.look_again(state, now_ms)
             case RebuildTimer():
-                store_rebuild.on_asked(state, now_ms)
+                lost_scheduler_store.on_asked(state, now_ms)
                 return []
             case OfferTimer():
                 return takeover.on_offer_due(state, timer.slot, now_ms)

@@ -27,7 +27,7 @@ from recovery.core.scheduler.effects import SchedulerEffect
 from recovery.core.scheduler.generations import live
 from recovery.core.scheduler.generations.plan_messages import missing_files, rollback_for, why_there
 from recovery.core.scheduler.job_states import WAITING, JobFact
-from recovery.core.scheduler.membership import store_rebuild
+from recovery.core.scheduler.membership import lost_scheduler_store
 from recovery.core.scheduler.membership.quorum import all_ranks_ready
 from recovery.core.scheduler.state import SchedulerState
 
@@ -38,10 +38,10 @@ def begin_if_all_ready(state: SchedulerState, now_ms: int) -> list[SchedulerEffe
         return []
     records: list[Record] = []
     if state.job.state is JobState.FORMING:
-        asking = store_rebuild.still_asking(state, now_ms)
+        asking = lost_scheduler_store.still_asking(state, now_ms)
         if asking is not None:
             return asking
-        taken_up = store_rebuild.take_up(state)
+        taken_up = lost_scheduler_store.take_up(state)
         if isinstance(taken_up, Exit):
             return [taken_up]
         records = [*taken_up, *_assign_ranks(state)]

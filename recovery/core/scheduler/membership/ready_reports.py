@@ -9,7 +9,7 @@ from recovery.core.policy.ranks import is_in_slot, slot_of
 from recovery.core.policy.retention import INDEXED_STEPS
 from recovery.core.records import CheckpointState, EventKind, JobState, Record, to_record
 from recovery.core.scheduler.effects import SchedulerEffect
-from recovery.core.scheduler.membership import store_rebuild, takeover
+from recovery.core.scheduler.membership import lost_scheduler_store, takeover
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.pending_facts import Report
 from recovery.core.scheduler.state import SchedulerState
@@ -42,10 +42,10 @@ def take_report(state: SchedulerState, node: Node, ready: m.Ready) -> list[Sched
     effects: list[SchedulerEffect] = []
     first = node.ready is None or bool(records)
     if first:
-        effects += store_rebuild.check_past(state, node, ready)
+        effects += lost_scheduler_store.check_past(state, node, ready)
         if state.store_rebuild.ends_scheduler:
             return effects
-    store_rebuild.note_past(state, node, ready)
+    lost_scheduler_store.note_past(state, node, ready)
     node.ready, node.done, node.asked = ready, False, 0
     if state.drain is not None and node.record.rank is not None:
         state.drain.note_stop(ready.generation, ready.step)

@@ -7,7 +7,7 @@ from recovery.core.effects import Answer, Persist
 from recovery.core.records import JobState, Record
 from recovery.core.scheduler import job_end
 from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect, SetTimer
-from recovery.core.scheduler.membership import liveness, store_rebuild
+from recovery.core.scheduler.membership import liveness, lost_scheduler_store
 from recovery.core.scheduler.membership.admission import admit_or_refuse, job_fault_of, refusal_event
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.pending_facts import Arrival
@@ -29,7 +29,7 @@ def on_register(
     if connection in state.speakers:
         return [CloseConnection(connection, "registered already on this connection")]
     state.waiting.forget(connection)
-    other = store_rebuild.of_another_job(state, received, register, now_ms)
+    other = lost_scheduler_store.of_another_job(state, received, register, now_ms)
     if other is not None:
         return other
     if state.job_ended and job_fault_of(state, register) is None:

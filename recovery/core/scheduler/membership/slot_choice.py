@@ -153,7 +153,7 @@ def _slot_to_begin_in(state: SchedulerState, register: m.Register) -> str:
 def _wants_to_stand_by(state: SchedulerState, register: m.Register) -> bool:
     """A process that has trained by a plan is a member, whatever it was started as: its scheduler has lost its store.
 
-    While that is built again it takes a slot when it has said so (store_rebuild.py): its id may be none that a slot is called by.
+    While that is built again it takes a slot when it has said so (lost_scheduler_store.py): its id may be none that a slot is called by.
     """
     return register.standby and (state.builds_again or not register.generation)
 
