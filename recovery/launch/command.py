@@ -79,16 +79,7 @@ def msrun(given: Arguments, environment: Mapping[str, str]) -> int:
     log_dir = _created(given.log_dir)
     simulates = given.sim_level >= 0
     scheduler = given.master_addr, given.master_port
-    access = (
-        Access()
-        if simulates
-        else Access(
-            credentials.of_launcher(environment, host.address),
-            channel_of(
-                config.secure_channel({**environment, **placement.secure_channel_of(given)}), Side.CLIENT
-            ),
-        )
-    )
+    access = Access() if simulates else _access(given, environment, host)
     contact = NoScheduler() if simulates else SchedulerContact(*scheduler, access)
     beginner = _beginner(given, placed, environment)
     context = LaunchContext(
@@ -125,6 +116,11 @@ def msrun(given: Arguments, environment: Mapping[str, str]) -> int:
     code = asyncio.run(_run(agent, shown, environment))
     log.flush_streams()
     return code
+
+
+def _access(given: Arguments, environment: Mapping[str, str], host: placement.Host) -> Access:
+    channel = config.secure_channel({**environment, **placement.secure_channel_of(given)})
+    return Access(credentials.of_launcher(environment, host.address), channel_of(channel, Side.CLIENT))
 
 
 def _warn_of_loopback(named: str, given: Arguments) -> None:

@@ -181,7 +181,7 @@ class ProcessKeeper:
         except LaunchFailedError as error:
             return Attempt.never_begun(number, begun_ms, Cause.PERMANENT, str(error))
         pid, process = child.pid, process_identity.of(child.pid)
-        as_node = f", node {self.node_id} in the slot of {self._ids.replaces}" if self._ids.replaces else ""
+        as_node = f", node {self.node_id} in the place of {self._ids.replaces}" if self._ids.replaces else ""
         console.say(f"started {self.placed.name} (pid {pid}, start {number}{as_node}), log: {self._log}")
         status = await child.wait()
         self.child = None
