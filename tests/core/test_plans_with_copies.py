@@ -237,6 +237,47 @@ def test_a_standby_takes_a_rank_whose_files_others_hold() -> None:
     assert spare.follow().sources == (source(first),)
 
 
+def _lost_before_it_was_copied(desk: Desk, *, copied_before: bool) -> tuple[Worker, m.HeldCheckpoint, Worker]:
+    """A host is lost behind a commit and before its copies; the other worker, and what a new host has started for the rank."""
+    first, second = workers = servers(desk)
+    saved = all_copied(desk, workers, 10)[10] if copied_before else [worker.save(10) for worker in workers]
+    for worker in workers:
+        worker.save(20)
+    second.die()
+    desk.at(desk.now + 600)
+    came = server(desk, "worker_1.2", replaces="worker_1")
+    came.register()
+    ready(came)
+    offer = came.last(m.Offer)
+    came.send(m.Ready(request_id=came.request(), generation=Generation(0), step=0, rank=offer.rank))
+    ready(
+        first, saved[0], checkpoint(20, path="worker_0/20"), copies={1: [saved[1]]} if copied_before else None
+    )
+    return first, saved[1], came
+
+
+def test_the_process_of_a_new_host_takes_the_rank_that_other_hosts_hold_at_an_earlier_step() -> None:
+    desk = Desk(RULES)
+    first, saved, came = _lost_before_it_was_copied(desk, copied_before=True)
+
+    offer = came.last(m.Offer)
+    came.send(m.Ready(request_id=came.request(), generation=Generation(0), step=0, rank=offer.rank))
+
+    plan = came.follow()
+    assert (plan.step, plan.digest, plan.sources) == (10, saved.digest, (source(first),))
+    made = [one for one in desk.events if one.kind is EventKind.PLAN_MADE][-1]
+    assert "step 20" in made.reason, "it is said what is given up"
+
+
+def test_the_process_of_a_new_host_waits_for_the_lost_one_while_nothing_of_its_rank_is_elsewhere() -> None:
+    desk = Desk(RULES)
+    _, _, came = _lost_before_it_was_copied(desk, copied_before=False)
+
+    assert EventKind.RANK_TAKEN_OVER not in desk.kinds()
+    assert came.hears(m.Offer) == 1
+    assert job(desk).state is JobState.INTERRUPTED
+
+
 def test_only_a_copy_of_what_is_needed_makes_up_for_a_file() -> None:
     desk = Desk(msgspec.structs.replace(RULES, standby_count=1))
     _, second = workers = servers(desk)

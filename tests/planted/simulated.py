@@ -109,9 +109,9 @@ SIMULATED = (
         "who was started in the place of a lost one takes nothing when nobody can read its newest file",
         "I14",
         "core/scheduler/membership/takeover.py",
-        "_last_resort",
-        "state.nodes[standby.node_id].replaces or first_id(standby.node_id) == first_id(NodeId(holder.slot))",
-        "not state.nodes[standby.node_id].replaces and first_id(standby.node_id) == first_id(NodeId(holder.slot))",
+        "_is_beside",
+        "bool(in_place_of) and standby.host == holder.record.host",
+        "not in_place_of and standby.host == holder.record.host",
         ("tests/core/test_takeover.py::test_successor_takes_the_rank_when_nobody_can_read_its_newest_file",),
     ),
 )
