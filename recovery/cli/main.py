@@ -56,6 +56,12 @@ COMMANDS = (
         settings=_AS_MSRUN,
     ),
     Command(
+        "run",
+        START,
+        "Start a script with torchrun's command line, and with recovery on. Hyphens and underscores in its flags mean the same.",
+        settings=_AS_MSRUN,
+    ),
+    Command(
         "scheduler",
         START,
         "Be the scheduler of the job that the MS_* variables describe, until it ends. Imports no framework.",

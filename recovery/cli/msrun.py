@@ -33,14 +33,22 @@ _Task = Annotated[
 
 def msrun(context: typer.Context, **_: Any) -> None:
     """Start a job's processes and watch them."""
-    given = arguments_of(context)
+    raise typer.Exit(launch_and_sum_up(arguments_of(context), os.environ))  # noqa: TID251 - handed on to the processes
+
+
+def launch_and_sum_up(given: Arguments, environment: Mapping[str, str]) -> int:
+    """Start and watch what was typed, and say how it went. Gives the exit code.
+
+    Raises:
+        SettingError, SecureChannelError: as `recovery.launch.command.msrun`.
+    """
     # Half of the time that --help and a wrong flag would take.
     from recovery.launch.command import msrun as launch  # noqa: PLC0415 - as above
 
-    code = launch(given, os.environ)  # noqa: TID251 - handed on to the processes
+    code = launch(given, environment)
     if given.join and given.sim_level < 0:
-        _sum_up(given.log_dir.resolve(), os.environ)  # noqa: TID251 - as the processes have found it
-    raise typer.Exit(code)
+        _sum_up(given.log_dir.resolve(), environment)
+    return code
 
 
 def _sum_up(log_dir: Path, environment: Mapping[str, str]) -> None:
@@ -68,11 +76,11 @@ def arguments_of(context: typer.Context) -> Arguments:
     """
     values = dict(context.params)
     task = values.pop("task") or ()
-    return Arguments.of({name: value for name, value in values.items() if _is_typed(context, name)}, task)
+    return Arguments.of({name: value for name, value in values.items() if is_typed(context, name)}, task)
 
 
-def _is_typed(context: typer.Context, name: str) -> bool:
-    """By name: the class behind it is click's own or Typer's copy of it, as the release of Typer has it."""
+def is_typed(context: typer.Context, name: str) -> bool:
+    """Was a flag given? By name: the class behind it is click's own or Typer's copy of it, as the release of Typer has it."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 

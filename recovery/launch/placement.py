@@ -30,6 +30,14 @@ _OURS = (
     "MASTER_ADDR",
     "MASTER_PORT",
     "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_MAX_RESTARTS",
+    "TORCHELASTIC_USE_AGENT_STORE",
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    "ROLE_NAME",
+    "ROLE_RANK",
+    "ROLE_WORLD_SIZE",
     "MS_SIMULATION_LEVEL",
     "RANK_TABLE_FILE",
     "MS_RESUME_TOKEN",
@@ -46,6 +54,7 @@ OF_ONE = (
     "RANK",
     "DEVICE_ID",
     "LOCAL_RANK",
+    "ROLE_RANK",
     "TORCHELASTIC_RESTART_COUNT",
 )
 """What says which worker a process is, and which start of it."""
@@ -181,6 +190,9 @@ def _standbys_of_all_hosts(arguments: Arguments) -> int:
 def _worker(arguments: Arguments, index: int, host: Host, script: Script) -> Placed:
     rank = _rank(arguments, index)
     ranked = {} if rank is None else {"RANK_ID": str(rank), "RANK": str(rank)}
+    if arguments.torchelastic and rank is not None:
+        # There is one role.
+        ranked["ROLE_RANK"] = str(rank)
     variables = {
         **_shared(arguments),
         **_shared_of_workers(arguments),
@@ -332,6 +344,7 @@ def secure_channel_of(arguments: Arguments) -> dict[str, str]:
 def _shared_of_workers(arguments: Arguments) -> dict[str, str]:
     port = arguments.master_port
     return {
+        **arguments.torchelastic,
         "LOCAL_WORLD_SIZE": str(arguments.local_worker_num),
         "WORLD_SIZE": str(arguments.worker_num),
         "MASTER_ADDR": arguments.master_addr,

@@ -179,7 +179,9 @@ class _Program:
 
     def _ranks(self) -> dict[str, str]:
         session = self._session
+        role = {"ROLE_RANK": str(session.rank)} if "TORCHELASTIC_RUN_ID" in self._environment else {}
         return {
+            **role,
             "RANK": str(session.rank),
             "RANK_ID": str(session.rank),
             "WORLD_SIZE": str(session.world_size),

@@ -33,7 +33,10 @@ def _course(stored: Stored, timeline: Timeline) -> str:
         if not count
         else f"{count} recover{'y' if count == 1 else 'ies'}, {lost} steps done again"
     )
-    return f"{stored.job.state.value} at step {reached} after {wall_s:.1f} s; goodput {timeline.goodput:.1%}; {recoveries}"
+    # A program that knows nothing of recovery tells nothing of its steps.
+    training = f" at step {reached}" if reached else ""
+    goodput = f"; goodput {timeline.goodput:.1%}" if reached else ""
+    return f"{stored.job.state.value}{training} after {wall_s:.1f} s{goodput}; {recoveries}"
 
 
 def _last_checkpoint(stored: Stored) -> str:

@@ -95,6 +95,8 @@ def places_of(settings: Settings, plan: Rollback, environ: Mapping[str, str]) ->
     process before it, and may have been given another rank.
     """
     places = {"RANK": plan.rank, "LOCAL_RANK": plan.local_rank, "DEVICE_ID": plan.local_rank}
+    if "TORCHELASTIC_RUN_ID" in environ:
+        places["ROLE_RANK"] = plan.rank
     return {
         name: str(place)
         for name, place in places.items()

@@ -45,6 +45,11 @@ def test_a_standby_learns_its_place_with_its_rank() -> None:
     assert places({"MS_STANDBY": "1", "DEVICE_ID": "7"}) == {"RANK": "5", "LOCAL_RANK": "1"}
 
 
+def test_a_standby_of_a_job_with_torchruns_variables_learns_its_rank_in_the_role() -> None:
+    taken = places({"MS_STANDBY": "1", "TORCHELASTIC_RUN_ID": "none"})
+    assert taken == {**TAKEN, "ROLE_RANK": "5"}
+
+
 def test_a_process_that_was_started_for_one_rank_may_have_taken_another() -> None:
     assert places({"MS_REPLACES": "worker_3", "RANK": "3", "LOCAL_RANK": "3", "DEVICE_ID": "3"}) == TAKEN
 

@@ -1,0 +1,98 @@
+"""`recovery run`: torchrun's command line, with recovery on."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from inspect import Parameter, Signature
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from recovery.cli import torchrun_line
+from recovery.cli.msrun import is_typed, launch_and_sum_up
+from recovery.launch.arguments import Arguments
+
+_HELP = {
+    "nnodes": "hosts of the job (1); N:N, but no other range",
+    "nproc_per_node": "workers of this host (1), or auto, gpu, cpu",
+    "rdzv_backend": "c10d or static: the scheduler brings the workers together",
+    "rdzv_endpoint": "HOST[:PORT] where the scheduler listens",
+    "rdzv_id": "name of the job, for TORCHELASTIC_RUN_ID",
+    "rdzv_conf": "timeout=SECONDS or join_timeout=SECONDS: how long to wait for all workers",
+    "max_restarts": "relaunches of one process within an hour (3)",
+    "node_rank": "position of this host",
+    "master_addr": "where the scheduler listens (127.0.0.1)",
+    "master_port": "its port (8118)",
+    "local_addr": "address on which other hosts reach this one's workers",
+    "role": "for ROLE_NAME",
+    "log_dir": "where logs go (logs)",
+    "tee": "streams that are shown: 3, or 0:3,1:3",
+    "local_ranks_filter": "ranks whose log is shown",
+}
+_SHORT = {"tee": "-t", "redirects": "-r"}
+_RECOVERY_PATH = "recovery"
+
+
+def run(context: typer.Context, **_: Any) -> None:
+    """Start a script as torchrun would, with recovery on."""
+    given = {name: value for name, value in context.params.items() if is_typed(context, name)}
+    environment = dict(os.environ)  # noqa: TID251 - handed on to the processes
+    machine = torchrun_line.Machine(
+        processors=len(os.sched_getaffinity(0)),
+        gpus=torchrun_line.gpus_shown(environment.get("CUDA_VISIBLE_DEVICES")),
+        free_port=_free_port(),
+    )
+    task = given.pop("task", None) or ()
+    line = torchrun_line.read(given, task, machine)
+    arguments = Arguments.of({"log_dir": Path("logs"), **line.typed}, line.task)
+    if environment.setdefault("MS_ENABLE_RECOVERY", "1") == "1" and "MS_RECOVERY_PATH" not in environment:
+        environment["MS_RECOVERY_PATH"] = str(Path(_RECOVERY_PATH).absolute())
+        typer.echo(
+            f"recovery is on: its state is in ./{_RECOVERY_PATH} (MS_RECOVERY_PATH names another directory)"
+        )
+    if line.host:
+        environment["MS_WORKER_IP"] = line.host
+    for note in line.notes:
+        typer.echo(note)
+    raise typer.Exit(launch_and_sum_up(arguments, environment))
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _parameters() -> Iterator[Parameter]:
+    """The command's parameters, as Typer reads them from a function."""
+    yield Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    yield _flag("standalone", "--standalone", help="one host: a free port of the loopback address")
+    yield _flag("module", "-m", "--module", help="the task is a module")
+    for name, text in _HELP.items():
+        yield _option(name, typer.Option(*_names(name), metavar="VALUE", help=text))
+    for name in {**torchrun_line.WITHOUT_EFFECT, **torchrun_line.REFUSED}:
+        if name not in _HELP:
+            yield _option(name, typer.Option(*_names(name), hidden=True))
+    task = typer.Argument(metavar="script [arguments]", help="what every process runs", parser=str)
+    yield Parameter(
+        "task", Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[list[str] | None, task]
+    )
+
+
+def _names(name: str) -> tuple[str, ...]:
+    return (f"--{name}", *([_SHORT[name]] if name in _SHORT else []))
+
+
+def _option(name: str, option: Any) -> Parameter:
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option])
+
+
+def _flag(name: str, *names: str, help: str) -> Parameter:  # noqa: A002 - Typer's word
+    option = typer.Option(*names, help=help)
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, option])
+
+
+run.__signature__ = Signature([*_parameters()])  # type: ignore[attr-defined]  # read by inspect, unknown to mypy

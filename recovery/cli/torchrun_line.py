@@ -1,0 +1,223 @@
+"""torchrun's command line, as torch 2.13 documents it (`torchrun --help`), in the launcher's own words. Pure.
+
+One table: what a flag of torchrun's becomes here. A flag that would change what a job does and has no counterpart is refused by name; one
+that asks for what the launcher does by itself is taken, and it is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from recovery.errors import SettingError
+from recovery.launch.arguments import Arguments
+
+RENDEZVOUS_PORT = 29400
+"""Of an endpoint that names none, as torchrun has it."""
+_BACKENDS = ("c10d", "static")
+
+WITHOUT_EFFECT = {
+    "monitor_interval": "an end of a process is seen at once",
+    "redirects": "every process has a log file of its own",
+    "start_method": "it is torch.multiprocessing's, and a script is started as a program",
+    "rdzv_backend": "the scheduler brings the workers together",
+}
+"""Flags that are taken and change nothing, with the reason."""
+
+REFUSED = {
+    "no_python": "Start the program by a Python script, or by `recovery msrun python -m MODULE`.",
+    "run_path": "Give the script itself.",
+    "logs_specs": "Give --log_dir; each process writes one file there.",
+    "event_log_handler": "`recovery events` and `recovery export` give the job's events.",
+    "signals_to_handle": "Leave it out: SIGTERM, SIGINT and SIGHUP are handed on.",
+    "numa_binding": "Give --bind_numa to `recovery msrun`.",
+    "virtual_local_rank": "Leave it out: every worker sees all devices of its host, and its own LOCAL_RANK.",
+    "duplicate_stdout_filters": "Give --log_dir, and search its files.",
+    "duplicate_stderr_filters": "Give --log_dir, and search its files.",
+}
+"""Flags that have no counterpart, with what is to be done instead."""
+
+
+class Machine(NamedTuple):
+    """What the line may ask of the host."""
+
+    processors: int
+    gpus: int
+    free_port: int
+    """Of the loopback address."""
+
+
+class Line(NamedTuple):
+    """The same line for `Arguments.of`."""
+
+    typed: dict[str, Any]
+    """By field of `Arguments`."""
+    task: tuple[str, ...]
+    notes: tuple[str, ...]
+    """For people: what was taken and changes nothing."""
+    host: str
+    """Address on which this host's workers are reached (`--local-addr`); empty: not said."""
+
+
+def read(given: Mapping[str, Any], task: Sequence[str], machine: Machine) -> Line:
+    """Read what was typed.
+
+    Args:
+        given: by flag with underscores, as text, or True for a flag that takes no value; only what was typed.
+        task: the script, or the module's name behind `-m`, with its arguments.
+        machine: of this host.
+
+    Raises:
+        SettingError: a flag has no counterpart, or a value is not of its kind.
+    """
+    for name, instead in REFUSED.items():
+        if name in given:
+            raise _refuse(name, given[name], "is torchrun's, and has no counterpart here", instead)
+    hosts = _hosts(given.get("nnodes", "1"))
+    workers = _workers(given.get("nproc_per_node", "1"), machine)
+    typed: dict[str, Any] = {"join": True, "nnodes": hosts, "local_worker_num": workers}
+    typed |= _meeting(given, machine)
+    for name, field in _AS_THEY_ARE.items():
+        if name in given:
+            typed[field] = _READ[field](name, given[name])
+    typed["torchelastic"] = _torchelastic(given, hosts, workers, typed)
+    words = ("python", "-m", *task) if given.get("module") else tuple(task)
+    notes = tuple(f"--{name} has no effect: {why}" for name, why in WITHOUT_EFFECT.items() if name in given)
+    return Line(typed, words, (*notes, *_unknown_conf(given)), given.get("local_addr", ""))
+
+
+_AS_THEY_ARE = {
+    "node_rank": "node_rank",
+    "max_restarts": "max_restarts",
+    "log_dir": "log_dir",
+    "tee": "tee",
+    "local_ranks_filter": "tail_worker_log",
+}
+"""Flags that mean the same in both, and their fields of `Arguments`."""
+_READ = {
+    field.name: flag.read
+    for field in msgspec.structs.fields(Arguments)
+    for flag in getattr(field.type, "__metadata__", ())
+}
+"""What reads the text of a field."""
+
+
+def _hosts(text: str) -> int:
+    least, _, most = text.partition(":")
+    count = _READ["nnodes"]
+    if most and count("nnodes", least) != count("nnodes", most):
+        raise _refuse(
+            "nnodes",
+            text,
+            "asks for a world whose size changes, and here a job keeps its number of workers, and so its bits",
+            f"Give --nnodes={least}, and --standby_num to `recovery msrun` for hosts that wait.",
+        )
+    return int(count("nnodes", least))
+
+
+def _workers(text: str, machine: Machine) -> int:
+    by_word = {"auto": machine.gpus or machine.processors, "gpu": machine.gpus, "cpu": machine.processors}
+    if text not in by_word:
+        if not text.lstrip("-").isdecimal():
+            raise _refuse(
+                "nproc_per_node",
+                text,
+                "must be a number, auto, gpu or cpu",
+                "Give, for example, --nproc_per_node=2.",
+            )
+        return int(_READ["local_worker_num"]("nproc_per_node", text))
+    if not by_word[text]:
+        raise _refuse(
+            "nproc_per_node", text, "counts GPUs, and this host shows none", "Give a number, or cpu."
+        )
+    return by_word[text]
+
+
+def _meeting(given: Mapping[str, Any], machine: Machine) -> dict[str, Any]:
+    """Where the workers meet, and for how long they wait for each other."""
+    backend = given.get("rdzv_backend", "static")
+    if backend not in _BACKENDS:
+        raise _refuse(
+            "rdzv_backend",
+            backend,
+            f"must be {' or '.join(_BACKENDS)}: the scheduler brings the workers together, and needs no other server",
+            "Leave it out.",
+        )
+    found: dict[str, Any] = {}
+    if given.get("standalone"):
+        found = {"master_addr": "127.0.0.1", "master_port": machine.free_port}
+    elif "rdzv_endpoint" in given:
+        host, port = _endpoint(given["rdzv_endpoint"])
+        found = {"master_addr": _READ["master_addr"]("rdzv_endpoint", host), "master_port": port}
+    else:
+        if "master_addr" in given:
+            found["master_addr"] = _READ["master_addr"]("master_addr", given["master_addr"])
+        if "master_port" in given:
+            found["master_port"] = _READ["master_port"]("master_port", given["master_port"])
+    timeout = _conf(given).get("join_timeout", _conf(given).get("timeout"))
+    if timeout is not None:
+        found["cluster_time_out"] = _READ["cluster_time_out"]("rdzv_conf", timeout)
+    return found
+
+
+def _endpoint(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or host.endswith(":") or (host.startswith("[") and not host.endswith("]")):
+        host, port = text, str(RENDEZVOUS_PORT)
+    if not (port.isdecimal() and 1024 <= int(port) <= 65535):  # noqa: PLR2004 - as of --master_port
+        raise _refuse(
+            "rdzv_endpoint",
+            text,
+            "must end with a port from 1024 to 65535",
+            "Give, for example, --rdzv_endpoint=host:29400.",
+        )
+    return host, int(port)
+
+
+def _conf(given: Mapping[str, Any]) -> dict[str, str]:
+    pairs = (pair.partition("=") for pair in given.get("rdzv_conf", "").split(",") if pair)
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _unknown_conf(given: Mapping[str, Any]) -> tuple[str, ...]:
+    unknown = sorted(set(_conf(given)) - {"join_timeout", "timeout"})
+    return (
+        (f"--rdzv_conf: {', '.join(unknown)} has no effect: the scheduler brings the workers together",)
+        if unknown
+        else ()
+    )
+
+
+def _torchelastic(
+    given: Mapping[str, Any], hosts: int, workers: int, typed: Mapping[str, Any]
+) -> dict[str, str]:
+    """The variables that torchrun gives its workers beside those that every worker has here, but for what tells one from another."""
+    return {
+        "TORCHELASTIC_RUN_ID": str(given.get("rdzv_id", "none")),
+        "TORCHELASTIC_MAX_RESTARTS": str(typed.get("max_restarts", 3)),
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "GROUP_RANK": str(max(0, typed.get("node_rank", 0))),
+        "GROUP_WORLD_SIZE": str(hosts),
+        "ROLE_NAME": str(given.get("role", "default")),
+        "ROLE_WORLD_SIZE": str(hosts * workers),
+    }
+
+
+def _refuse(flag: str, value: object, rule: str, next_step: str) -> SettingError:
+    return SettingError("SETTING_RANGE", field=f"--{flag}", value=value, rule=rule, next_step=next_step)
+
+
+def gpus_shown(visible: str | None, devices: Path = Path("/proc/driver/nvidia/gpus")) -> int:
+    """Count this host's NVIDIA GPUs without a framework.
+
+    Args:
+        visible: CUDA_VISIBLE_DEVICES; None: not set.
+        devices: where the driver lists them.
+    """
+    there = len(list(devices.iterdir())) if devices.is_dir() else 0
+    return (
+        there if visible is None else min(there, len([name for name in visible.split(",") if name.strip()]))
+    )
