@@ -14,7 +14,7 @@ _OWN = Path("/proc/self/cgroup")
 
 def free_bytes() -> int:
     """What may be taken before the host's memory, or that of a control group, is full; 0: nobody can say."""
-    return max(0, min((one for one in (_available(), free_of_groups()) if one is not None), default=0))
+    return max(0, min((free for free in (_available(), free_of_groups()) if free is not None), default=0))
 
 
 def free_of_groups(root: Path = _ROOT, own: Path = _OWN) -> int | None:

@@ -25,7 +25,7 @@ class FoundJob(msgspec.Struct, frozen=True):
 
 
 def manifests_in(directory: Path) -> Iterator[Manifest]:
-    """Every manifest of a directory, in the order of their names. Whoever plans with a damaged one says so."""
+    """Every manifest of a directory, in the order of their names. The code that plans with a damaged one says so."""
     for path in sorted(directory.glob(f"*{names.MANIFEST_SUFFIX}")):
         try:
             yield manifests.read_manifest(path)
@@ -80,4 +80,4 @@ def unknown(directory: Path, prefix: str, *, job: str, known: Container[str]) ->
     if job in steps:
         return ()
     found = [FoundJob(name, len(saved), max(saved)) for name, saved in steps.items() if name not in known]
-    return tuple(sorted(found, key=lambda one: (-one.newest_step, one.job)))
+    return tuple(sorted(found, key=lambda other: (-other.newest_step, other.job)))

@@ -39,7 +39,7 @@ class Mapping(mmap.mmap):
     """Kept memory as it is mapped. Python's own tells of its end only when its memory is gone already."""
 
     before_unmap: Callable[[], None] | None = None
-    """Called once, by whoever is the last to look at it."""
+    """Called once, when nothing looks at it any more."""
 
     def __del__(self) -> None:
         """It is unmapped behind this."""

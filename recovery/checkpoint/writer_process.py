@@ -19,7 +19,7 @@ _LOOK_S = 1.0
 _STUCK_S = 60.0
 """A disk that takes nothing for so long: this save is given up, and training goes on."""
 _STOPPED_S = 2.0
-"""So long a stopped writer (SIGSTOP) is waited for: nothing comes of it, and the next save waits. Whoever stops and continues the whole process
+"""So long a stopped writer (SIGSTOP) is waited for: nothing comes of it, and the next save waits. A user who stops and continues the whole process
 group continues both; within a second they run."""
 _STOPPED = "Tt"
 _END_S = 5.0

@@ -52,7 +52,7 @@ def rebuild(
 
 
 def _sources(records: Iterable[Record]) -> str:
-    return next(one.details for one in records if isinstance(one, EventRecord))
+    return next(record.details for record in records if isinstance(record, EventRecord))
 
 
 def rebuild_store(path: Path) -> tuple[str, Path | None]:

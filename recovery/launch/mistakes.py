@@ -125,7 +125,7 @@ def _finished(looked: Looked) -> Iterator[Parts]:
         return
     from recovery.store.reader import read_job  # noqa: PLC0415 - where there is no store, a launcher begins without a database
 
-    # What is wrong with the store is said by whoever opens it.
+    # What is wrong with the store is said by the process that opens it.
     with contextlib.suppress(RecoveryError, OSError):
         job = read_job(Path(path))
         if job is not None and job.state is JobState.FINISHED:

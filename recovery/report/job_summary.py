@@ -25,9 +25,9 @@ def lines_of(recovery_path: Path, log_dir: Path) -> list[str]:
 
 
 def _course(stored: Stored, timeline: Timeline) -> str:
-    reached = max((one.reached for one in timeline.by_generation), default=0)
+    reached = max((generation.reached for generation in timeline.by_generation), default=0)
     wall_s = (timeline.end_ms - timeline.begin_ms - timeline.paused_ms) / 1000
-    count, lost = len(timeline.recoveries), sum(one.lost_steps for one in timeline.recoveries)
+    count, lost = len(timeline.recoveries), sum(recovery.lost_steps for recovery in timeline.recoveries)
     recoveries = (
         "no recovery"
         if not count
@@ -43,6 +43,10 @@ def _last_checkpoint(stored: Stored) -> str:
     step = committed_step(stored)
     if not step:
         return "no checkpoint that all ranks have"
-    of_step = [one for one in stored.checkpoints if one.step == step and one.run == stored.job.run]
-    where = min(of_step, key=lambda one: one.rank).path if of_step else "its ranks' directories"
+    of_step = [
+        checkpoint
+        for checkpoint in stored.checkpoints
+        if checkpoint.step == step and checkpoint.run == stored.job.run
+    ]
+    where = min(of_step, key=lambda checkpoint: checkpoint.rank).path if of_step else "its ranks' directories"
     return f"last checkpoint: step {step}, {where}"

@@ -89,7 +89,7 @@ def make_timeline(
         saves: checkpoints that are known: they say how far their generations came.
     """
     of_run: Sequence[StoredEvent] = [stored for stored in events if stored.event.run in (None, run)]
-    planned = {int(one.generation): one for one in generations if one.run == run}
+    planned = {int(record.generation): record for record in generations if record.run == run}
     begins_later = any(begins_later_by(stored.event) for stored in events)
     if begins_later:
         of_run = _from_first_whole(of_run, planned)

@@ -92,7 +92,7 @@ def _check_is_lost(path: Path) -> None:
         return
     stored = read_scheduler(path)
     if stored.job is not None and stored.checkpoints:
-        newest = max(one.step for one in stored.checkpoints)
+        newest = max(checkpoint.step for checkpoint in stored.checkpoints)
         raise RecoveryPathError(
             path=str(path),
             reason=f"holds the store of job {stored.job.job}, which knows checkpoints up to step {newest}: it is not lost",

@@ -178,8 +178,8 @@ def past_of_files(
     ]
     if not found:
         return None
-    newest = max(found, key=lambda one: (one.run, one.generation, one.step))
-    places = [(one.path, one.prefix) for one in directories if one.run == newest.run]
+    newest = max(found, key=lambda manifest: (manifest.run, manifest.generation, manifest.step))
+    places = [(record.path, record.prefix) for record in directories if record.run == newest.run]
     return JobHistory(
         job=newest.job,
         run=RunId(newest.run),

@@ -152,7 +152,9 @@ class _Store:
         """Within the write that makes it due. A worker's store has no events of its own: there the log tells of it."""
         thinned = self._thinner.thin(connection, {kind: len(batch) for kind, batch in rows.items()})
         if thinned.events and self._HISTORY is OF_SCHEDULER:
-            connection.execute(SHAPES[EventRecord].write, [row_of(one, wall_ms) for one in thinned.events])
+            connection.execute(
+                SHAPES[EventRecord].write, [row_of(event, wall_ms) for event in thinned.events]
+            )
         return thinned
 
 

@@ -26,7 +26,7 @@ from recovery.core.records import (
     SlotRecord,
     StepRecord,
 )
-from recovery.core.tiers import Tier, tier_of
+from recovery.core.tiers import tier_of
 from recovery.store.contents import SchedulerRecords, WorkerRecords
 from recovery.store.models import CHECKPOINTS, COPIES
 from recovery.store.rows import SHAPES, record_of
@@ -96,7 +96,7 @@ def newest_own_save(connection: Connection, path: Path) -> CheckpointRecord | No
         newest = newest.where(CHECKPOINTS.c.run == jobs[0].run)
     with connection.execute(newest, execution_options={"yield_per": _ROWS_AT_ONCE}) as rows:
         noted = (record_of(CheckpointRecord, row, path) for row in rows)
-        return next((one for one in noted if tier_of(one.path) is Tier.DISK), None)
+        return next((record for record in noted if tier_of(record.path).is_durable), None)
 
 
 def scheduler_records(connection: Connection, path: Path) -> SchedulerRecords:

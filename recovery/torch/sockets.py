@@ -34,11 +34,11 @@ def sockets_of_python() -> frozenset[int]:
     Cost: one look at each object that Python's collector knows, some 20 ms for a million.
     """
     found: set[int] = set()
-    for one in gc.get_objects():
+    for found_object in gc.get_objects():
         # Not isinstance: a proxy object may run code of its own then.
-        if issubclass(type(one), socket.socket):
+        if issubclass(type(found_object), socket.socket):
             with contextlib.suppress(OSError):
-                found.add(os.fstat(one.fileno()).st_ino)
+                found.add(os.fstat(found_object.fileno()).st_ino)
     return frozenset(found)
 
 

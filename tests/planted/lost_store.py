@@ -30,8 +30,8 @@ LOST_STORE = (
         "I9",
         "store/stored_records.py",
         "newest_own_save",
-        "tier_of(one.path) is Tier.DISK",
-        "one",
+        "tier_of(record.path).is_durable",
+        "record",
         (
             "tests/store/test_thinning.py::test_the_newest_save_on_a_disk_stays_however_many_followed_in_memory",
         ),

@@ -52,7 +52,7 @@ def in_lineage(held: Iterable[_Held], generations: Sequence[GenerationRecord]) -
     held = tuple(held)
     oldest = min((checkpoint.generation for checkpoint in held), default=0)
     # Only later ones say anything. A job that has failed for a year has 8,760, and each save of each rank asks.
-    starts = _lowest_starts([one for one in generations if one.generation > oldest])
+    starts = _lowest_starts([generation for generation in generations if generation.generation > oldest])
     return tuple(
         checkpoint
         for checkpoint in held
