@@ -76,14 +76,17 @@ def read(given: Mapping[str, Any], task: Sequence[str], machine: Machine) -> Lin
     for name, instead in REFUSED.items():
         if name in given:
             raise _refuse(name, given[name], "is torchrun's, and has no counterpart here", instead)
-    hosts = _hosts(given.get("nnodes", "1"))
-    workers = _workers(given.get("nproc_per_node", "1"), machine)
-    typed: dict[str, Any] = {"join": True, "nnodes": hosts, "local_worker_num": workers}
+    typed: dict[str, Any] = {
+        "join": True,
+        "nnodes": _hosts(given.get("nnodes", "1")),
+        "local_worker_num": _workers(given.get("nproc_per_node", "1"), machine),
+    }
     typed |= _meeting(given, machine)
     for name, field in _AS_THEY_ARE.items():
         if name in given:
             typed[field] = _READ[field](name, given[name])
-    typed["torchelastic"] = _torchelastic(given, hosts, workers, typed)
+    typed["torchelastic_run_id"] = given.get("rdzv_id") or "none"
+    typed["torchelastic_role"] = given.get("role", "default")
     words = ("python", "-m", *task) if given.get("module") else tuple(task)
     notes = tuple(f"--{name} has no effect: {why}" for name, why in WITHOUT_EFFECT.items() if name in given)
     return Line(typed, words, (*notes, *_unknown_conf(given)), given.get("local_addr", ""))
@@ -157,7 +160,8 @@ def _meeting(given: Mapping[str, Any], machine: Machine) -> dict[str, Any]:
             found["master_addr"] = _READ["master_addr"]("master_addr", given["master_addr"])
         if "master_port" in given:
             found["master_port"] = _READ["master_port"]("master_port", given["master_port"])
-    timeout = _conf(given).get("join_timeout", _conf(given).get("timeout"))
+    conf = _conf(given)
+    timeout = conf.get("join_timeout", conf.get("timeout"))
     if timeout is not None:
         found["cluster_time_out"] = _READ["cluster_time_out"]("rdzv_conf", timeout)
     return found
@@ -189,21 +193,6 @@ def _unknown_conf(given: Mapping[str, Any]) -> tuple[str, ...]:
         if unknown
         else ()
     )
-
-
-def _torchelastic(
-    given: Mapping[str, Any], hosts: int, workers: int, typed: Mapping[str, Any]
-) -> dict[str, str]:
-    """The variables that torchrun gives its workers beside those that every worker has here, but for what tells one from another."""
-    return {
-        "TORCHELASTIC_RUN_ID": str(given.get("rdzv_id", "none")),
-        "TORCHELASTIC_MAX_RESTARTS": str(typed.get("max_restarts", 3)),
-        "TORCHELASTIC_USE_AGENT_STORE": "False",
-        "GROUP_RANK": str(max(0, typed.get("node_rank", 0))),
-        "GROUP_WORLD_SIZE": str(hosts),
-        "ROLE_NAME": str(given.get("role", "default")),
-        "ROLE_WORLD_SIZE": str(hosts * workers),
-    }
 
 
 def _refuse(flag: str, value: object, rule: str, next_step: str) -> SettingError:

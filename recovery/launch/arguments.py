@@ -156,8 +156,10 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True):
             "processes to start on this host beside the workers, which wait and take the rank of a worker that is lost",
         ),
     ] = 0
-    torchelastic: dict[str, str] = {}
-    """Variables of torchelastic's that all workers get: the line was torchrun's. Empty: none."""
+    torchelastic_run_id: str = ""
+    """The line was torchrun's: the workers get torchelastic's variables, this one among them. Empty: it was msrun's."""
+    torchelastic_role: str = ""
+    """For ROLE_NAME, where the line was torchrun's."""
     worker_num_is_default: bool = False
     """Nobody has said how many workers the whole job has."""
     task_script: str

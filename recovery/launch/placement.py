@@ -190,7 +190,7 @@ def _standbys_of_all_hosts(arguments: Arguments) -> int:
 def _worker(arguments: Arguments, index: int, host: Host, script: Script) -> Placed:
     rank = _rank(arguments, index)
     ranked = {} if rank is None else {"RANK_ID": str(rank), "RANK": str(rank)}
-    if arguments.torchelastic and rank is not None:
+    if arguments.torchelastic_run_id and rank is not None:
         # There is one role.
         ranked["ROLE_RANK"] = str(rank)
     variables = {
@@ -344,12 +344,27 @@ def secure_channel_of(arguments: Arguments) -> dict[str, str]:
 def _shared_of_workers(arguments: Arguments) -> dict[str, str]:
     port = arguments.master_port
     return {
-        **arguments.torchelastic,
+        **_torchelastic(arguments),
         "LOCAL_WORLD_SIZE": str(arguments.local_worker_num),
         "WORLD_SIZE": str(arguments.worker_num),
         "MASTER_ADDR": arguments.master_addr,
         # The scheduler listens on the port itself.
         "MASTER_PORT": str(port + 1 if port < _PORT_MAX else port - 1),
+    }
+
+
+def _torchelastic(arguments: Arguments) -> dict[str, str]:
+    """What torchrun gives all workers of a host beside what every worker has here. There is one role."""
+    if not arguments.torchelastic_run_id:
+        return {}
+    return {
+        "TORCHELASTIC_RUN_ID": arguments.torchelastic_run_id,
+        "TORCHELASTIC_MAX_RESTARTS": str(arguments.max_restarts),
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "GROUP_RANK": str(max(0, arguments.node_rank)),
+        "GROUP_WORLD_SIZE": str(arguments.nnodes),
+        "ROLE_NAME": arguments.torchelastic_role,
+        "ROLE_WORLD_SIZE": str(arguments.worker_num),
     }
 
 
