@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from typing_extensions import assert_never
 
-from recovery import config, log
+from recovery import config, frameworks, log
 from recovery.config import rank_table
 from recovery.config.reader import Reader
 from recovery.core.records import EventKind
@@ -157,13 +157,15 @@ def _look_at(given: Arguments, reading: script_imports.Reading) -> placement.Scr
         SettingError: a dry run is asked of a framework that has none.
     """
     imports = reading.packages
-    if given.sim_level >= 0 and "torch" in imports and "mindspore" not in imports:
+    found = frameworks.used(imports)
+    if given.sim_level >= 0 and found and not any(each.has_dry_run for each in found):
+        able = " or ".join(each.title for each in frameworks.FRAMEWORKS if each.has_dry_run)
         raise SettingError(
             "SETTING_CONFLICT",
             field="--sim_level",
             value=given.sim_level,
-            rule=f"{given.task_script} trains on PyTorch, which has no dry run",
-            next_step="Leave the flag out, or give a script that trains on MindSpore.",
+            rule=f"{given.task_script} trains on {found[0].title}, which has no dry run",
+            next_step=f"Leave the flag out, or give a script that trains on {able}.",
         )
     match given.restart:
         case Restart.AUTO:
@@ -174,7 +176,8 @@ def _look_at(given: Arguments, reading: script_imports.Reading) -> placement.Scr
             supervised = True
         case _:
             assert_never(given.restart)
-    return placement.Script(supervised=supervised, mindspore="mindspore" in imports)
+    forming = (name for name in frameworks.forming_worlds() if name in imports)
+    return placement.Script(supervised=supervised, world_of=next(forming, ""))
 
 
 def _takeover_after_ms(environment: Mapping[str, str]) -> int | None:

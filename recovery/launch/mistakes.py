@@ -17,6 +17,7 @@ from recovery import config
 from recovery.config.table import BY_NAME
 from recovery.core.records import JobState
 from recovery.errors import RecoveryError, SettingError
+from recovery.frameworks import used
 from recovery.launch.arguments import Arguments
 from recovery.launch.placement import Placed, environment_of
 from recovery.launch.script_imports import Reading
@@ -102,7 +103,7 @@ def _recovery_off(looked: Looked) -> Iterator[Parts]:
 
 def _never_trains(looked: Looked) -> Iterator[Parts]:
     packages = looked.reading.packages
-    if "recovery" not in packages or "mindspore" in packages:
+    if "recovery" not in packages or not all(each.trains_through_session for each in used(packages)):
         return
     if not any(_ENTERED_BY & _names_in(path) for path in looked.reading.files):
         yield {"value": looked.given.task_script}

@@ -8,6 +8,7 @@ from enum import Enum
 import msgspec
 
 from recovery.core.ids import NodeId
+from recovery.frameworks import Framework, forming_worlds
 from recovery.launch.arguments import Arguments
 from recovery.launch.cpu_binding import cpus_of, numactl_of
 from recovery.launch.cpu_binding_file import BindFile
@@ -65,8 +66,6 @@ OF_ONE_WORLD = ("MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME")
 _ONE_HASH_SEED = {"PYTHONHASHSEED": "0"}
 """Sets of texts have the same order in every start of a rank, on every host, after a restart of the launcher too."""
 
-MINDSPORE = "--mindspore"
-"""First word for a worker proxy whose program forms a world of MindSpore's."""
 _PORT_MAX = 65535
 
 
@@ -98,8 +97,8 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
 
     supervised: bool
     """It knows nothing of recovery: a worker proxy registers instead, and a failure restarts the programs of the whole world."""
-    mindspore: bool
-    """It forms a world of MindSpore's."""
+    world_of: str
+    """The framework that forms its world in a way of its own; empty: torchrun's variables form it."""
 
 
 class Placed(msgspec.Struct, frozen=True, kw_only=True):
@@ -279,8 +278,21 @@ def _program(arguments: Arguments, host: Host, script: Script) -> tuple[str, ...
     program = program_of(arguments, host.interpreter)
     if not script.supervised or arguments.sim_level >= 0:
         return program
-    with_mindspore = (MINDSPORE,) if script.mindspore else ()
-    return (host.interpreter, "-m", "recovery.launch.worker_proxy", *with_mindspore, *program)
+    world = (f"--{script.world_of}",) if script.world_of else ()
+    return (host.interpreter, "-m", "recovery.launch.worker_proxy", *world, *program)
+
+
+def named_first(words: Sequence[str]) -> tuple[Framework | None, Sequence[str]]:
+    """Take the framework of the world apart from a worker proxy's command.
+
+    Args:
+        words: behind the proxy's module.
+
+    Returns:
+        The framework that forms its program's world in a way of its own, None: torchrun's variables do; and the program's words.
+    """
+    framework = forming_worlds().get(words[0].removeprefix("--")) if words[0].startswith("--") else None
+    return framework, words if framework is None else words[1:]
 
 
 def program_of(arguments: Arguments, interpreter: str) -> tuple[str, ...]:

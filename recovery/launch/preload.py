@@ -7,49 +7,26 @@ from pathlib import Path
 
 import msgspec
 
+from recovery.frameworks import forming_worlds, used
 from recovery.launch.forkserver.fork_messages import Prepare
-from recovery.launch.placement import MINDSPORE, OF_ONE, OF_ONE_WORLD
+from recovery.launch.placement import OF_ONE, OF_ONE_WORLD, named_first
 from recovery.launch.python_command import PythonCommand, Runs
 from recovery.launch.python_command import parse_python_command as read_command
 from recovery.launch.script_imports import Reading, parse_script
 
-_FOR_PACKAGES = (
-    (
-        {"recovery"},
-        (
-            "recovery.training.run",
-            "recovery.training.callbacks",
-            "recovery.store.repository",
-            "recovery.store.writer",
-            "recovery.store.reader",
-            "aiohttp",
-            "encodings.idna",
-            "watchdog.observers",
-        ),
-    ),
-    # The first optimizer imports torch._dynamo, the first world torch.distributed, the first save the rest.
-    (
-        {"torch"},
-        (
-            "torch",
-            "torch._dynamo",
-            "torch.distributed",
-            "torch.nn.parallel.distributed",
-            "torch.optim",
-            "torch.utils.data",
-            "torch.utils.serialization",
-        ),
-    ),
-    ({"recovery", "torch"}, ("recovery.torch",)),
-    (
-        {"recovery", "mindspore"},
-        ("recovery.mindspore.world", "recovery.mindspore.model", "recovery.mindspore.state"),
-    ),
+_ENGINE = (
+    "recovery.training.run",
+    "recovery.training.callbacks",
+    "recovery.store.repository",
+    "recovery.store.writer",
+    "recovery.store.reader",
+    "aiohttp",
+    "encodings.idna",
+    "watchdog.observers",
 )
-"""What goes with packages that a script names. Compared with what is loaded when a small job has ended (torch 2.13): what is missing
-costs less than a millisecond."""
+"""What a script that imports `recovery` needs of it sooner or later."""
 _PROXY = "recovery.launch.worker_proxy"
-_OF_THE_PROXY = ("psutil", "recovery.mindspore.control_plane")
+_OF_THE_PROXY = ("psutil", *(framework.program_world for framework in forming_worlds().values()))
 _ITS_OWN = ("__future__", "__main__")
 
 
@@ -85,15 +62,14 @@ def proxies_only(directory: Path) -> Prepare:
     Args:
         directory: where they are started.
     """
-    return Prepare(
-        modules=(*_going_with({"recovery"}), *_OF_THE_PROXY), shadows=(str(directory),), of_one=OF_ONE
-    )
+    return Prepare(modules=(*_ENGINE, *_OF_THE_PROXY), shadows=(str(directory),), of_one=OF_ONE)
 
 
 def _why_spawned(proxy: PythonCommand, program: PythonCommand | None, reading: Reading) -> str:
     """Why a program cannot be forked from a template of its proxy; empty: it can."""
-    if proxy.arguments[0] == MINDSPORE:
-        return "those that train on MindSpore start by themselves in each world"
+    framework, _ = named_first(proxy.arguments)
+    if framework is not None and framework.never_forked:
+        return framework.never_forked
     if program is None:
         return "they are not started as `python script` or `python -m module`"
     if (program.interpreter, program.options) != (proxy.interpreter, proxy.options):
@@ -120,7 +96,12 @@ def _of_script(command: PythonCommand, reading: Reading, directory: Path) -> Pre
 
 
 def _going_with(packages: Collection[str]) -> list[str]:
-    return [module for needed, modules in _FOR_PACKAGES if needed <= set(packages) for module in modules]
+    ours, frameworks = "recovery" in packages, used(packages)
+    return [
+        *(_ENGINE if ours else ()),
+        *(module for framework in frameworks for module in framework.modules),
+        *(module for framework in frameworks if ours for module in framework.with_recovery),
+    ]
 
 
 def _before_all_others(command: PythonCommand, reading: Reading, directory: Path) -> set[str]:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from recovery.frameworks import FRAMEWORKS
+
 _OF_OS = ("environ", "environb", "putenv", "unsetenv")
 _WATCHED = (
     *(("os", name) for name in _OF_OS),
@@ -18,7 +20,7 @@ _WATCHED = (
 )
 _READING = ("copy", "count", "get", "index", "items", "keys", "values")
 """Methods that change nothing."""
-_PRELOADED = ("mindspore", "recovery", "torch")
+_PRELOADED = ("recovery", *(framework.name for framework in FRAMEWORKS))
 """Imported by a template wherever the script imports them, in a function too."""
 
 

@@ -10,6 +10,7 @@ The proxy reports a failure by ending as the program did: the launcher sees the 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import os
 import resource
@@ -17,21 +18,18 @@ import signal
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from types import ModuleType
 from typing import Any, NoReturn
-
-import psutil
 
 from recovery import log, process_conditions
 from recovery.config.start_methods import SUPERVISED
-from recovery.launch import peer_errors
+from recovery.launch import peer_errors, torchrun_world
 from recovery.launch.forkserver import proxy_template
-from recovery.launch.placement import MINDSPORE
+from recovery.launch.placement import named_first
 from recovery.launch.program_process import ProgramProcess
-from recovery.mindspore.control_plane import MindSporeScheduler, variables_of
 from recovery.training.run import run
 from recovery.training.session import Session
 from recovery.training.stop_signals import StopSignalReceived
-from recovery.transport.local_address import free_port
 
 _logger = logging.getLogger("recovery.launch")
 _FOLLOWS_S = 1.0
@@ -47,8 +45,8 @@ _STDOUT = 1
 
 def main(words: Sequence[str]) -> None:
     """Be the node of the command until the job ends."""
-    with_mindspore = words[0] == MINDSPORE
-    command = words[1:] if with_mindspore else words
+    framework, command = named_first(words)
+    world = importlib.import_module(framework.program_world) if framework else torchrun_world
     template = proxy_template.own()
     conditions = process_conditions.note()
     environment = dict(template.environment if template else os.environ)  # noqa: TID251 - handed on to the program
@@ -58,7 +56,7 @@ def main(words: Sequence[str]) -> None:
 
     @run
     def take_part(session: Session) -> None:
-        _Program(session, command, environment, conditions, with_mindspore=with_mindspore).run()
+        _Program(session, command, environment, conditions, world).run()
 
     take_part()
 
@@ -72,12 +70,11 @@ class _Program:
         command: Sequence[str],
         environment: Mapping[str, str],
         conditions: Mapping[str, Any],
-        *,
-        with_mindspore: bool,
+        world: ModuleType,
     ) -> None:
         self._session, self._command, self._environment = session, command, environment
         self._conditions = conditions
-        self._with_mindspore = with_mindspore
+        self._forming = world
         self._changed = threading.Event()
         """The program has ended, or the generation has."""
 
@@ -146,36 +143,11 @@ class _Program:
         """Every generation meets on a port of its own: what an earlier world has left at its store reaches nobody."""
         session = self._session
         if session.rank == 0:
-            address = (
-                self._mindspore_address()
-                if self._with_mindspore
-                else f"{session.host}:{free_port(session.host)}"
-            )
+            address = self._forming.program_address(session)
             session.publish_rendezvous(address)
         else:
             address = session.await_rendezvous()
-        host, _, port = address.rpartition(":")
-        if not self._with_mindspore:
-            return {**self._ranks(), **self._interfaces(), "MASTER_ADDR": host, "MASTER_PORT": port}
-        variables = variables_of(session, role="MS_WORKER", node_id=str(session.rank), host=host)
-        return {**self._ranks(), **variables, "MS_SCHED_PORT": port}
-
-    def _mindspore_address(self) -> str:
-        session, scheduler = self._session, MindSporeScheduler()
-        session.on_generation_end(scheduler.end)
-        variables = variables_of(session, role="MS_SCHED", node_id="sched", host=session.host)
-        return scheduler.serve(session, variables, {})
-
-    def _interfaces(self) -> dict[str, str]:
-        """Between hosts, gloo listens where the host's own name points, often to loopback: name the network interface that peers reach."""
-        session = self._session
-        if session.local_world_size == session.world_size or self._environment.get("GLOO_SOCKET_IFNAME"):
-            return {}
-        interfaces = psutil.net_if_addrs().items()
-        found = [
-            name for name, addresses in interfaces if any(each.address == session.host for each in addresses)
-        ]
-        return {"GLOO_SOCKET_IFNAME": found[0]} if found else {}
+        return {**self._ranks(), **self._forming.program_variables(session, address, self._environment)}
 
     def _ranks(self) -> dict[str, str]:
         session = self._session

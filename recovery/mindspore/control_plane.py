@@ -131,6 +131,31 @@ def start_early(rank: int | None) -> None:
         scheduler_of_this_process()
 
 
+def program_address(session: Session) -> str:
+    """Start a scheduler for the programs of this generation; gives where it serves them (host:port). Of rank 0.
+
+    Raises:
+        GenerationInterrupted, UsageError: as `MindSporeScheduler.serve`.
+    """
+    scheduler = MindSporeScheduler()
+    session.on_generation_end(scheduler.end)
+    variables = variables_of(session, role="MS_SCHED", node_id="sched", host=session.host)
+    return scheduler.serve(session, variables, {})
+
+
+def program_variables(session: Session, address: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """What this rank's program reads of its world; empty: unset.
+
+    Args:
+        session: of this generation.
+        address: where the scheduler serves.
+        environment: the program's own.
+    """
+    host, _, port = address.rpartition(":")
+    variables = variables_of(session, role="MS_WORKER", node_id=str(session.rank), host=host)
+    return {**variables, "MS_SCHED_PORT": port}
+
+
 def variables_of(session: Session, *, role: str, node_id: str, host: str) -> dict[str, str]:
     """What MindSpore reads of one process of this generation's world, but for the port; empty: unset.
 

@@ -19,6 +19,7 @@ from recovery.checkpoint import memory_tier
 from recovery.config import MemorySettings, Settings, SettingsRole
 from recovery.config.reader import OFF
 from recovery.errors import RecoveryError, RecoveryPathError
+from recovery.frameworks import FRAMEWORKS
 from recovery.objects.store import opened
 from recovery.report import stored as stored_state
 from recovery.scheduler.store_rebuild import lost_in, scheduler_elsewhere
@@ -322,16 +323,18 @@ def _checkpoint_store(url: str) -> Check:
 
 def _frameworks() -> Iterator[Check]:
     found = []
-    for name in ("torch", "mindspore"):
+    names = [framework.name for framework in FRAMEWORKS]
+    for name in names:
         try:
             found.append(f"{name} {metadata.version(name)}")
         except metadata.PackageNotFoundError:
             continue
-    step = "" if found else "Install one: pip install recovery-engine[torch], or recovery-engine[mindspore]."
+    ways = ", or ".join(f"recovery-engine[{name}]" for name in names)
+    step = "" if found else f"Install one: pip install {ways}."
     yield Check(
         name="frameworks",
         ok=bool(found),
-        found=", ".join(found) or "neither torch nor mindspore",
+        found=", ".join(found) or f"none of {', '.join(names)}",
         next_step=step,
     )
 

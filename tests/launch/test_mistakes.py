@@ -32,7 +32,7 @@ def lines(environment: dict[str, str], *words: str) -> list[str]:
     """What is said of a command, a refusal as the last line."""
     given = parse(list(words))
     reading = script_imports.parse_script(placement.program_of(given, sys.executable)[1:], Path.cwd())
-    program = placement.Script(supervised="recovery" not in reading.packages, mindspore=False)
+    program = placement.Script(supervised="recovery" not in reading.packages, world_of="")
     placed = placement.place(given, _this_host(given.master_addr), program)
     said: list[str] = []
     try:

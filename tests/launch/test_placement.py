@@ -28,7 +28,7 @@ HOST = Host(
 ELSEWHERE = msgspec.structs.replace(HOST, owns_master_addr=False)
 
 
-OURS = Script(supervised=False, mindspore=False)
+OURS = Script(supervised=False, world_of="")
 
 
 def placed(*words: str, host: Host = HOST, script: Script = OURS) -> tuple[Placed, ...]:
@@ -95,11 +95,11 @@ def test_a_task_is_a_script_a_module_or_pytest(task: list[str], command: tuple[s
 
 
 def test_a_script_that_knows_nothing_of_recovery_has_a_worker_proxy() -> None:
-    plain = Script(supervised=True, mindspore=False)
+    plain = Script(supervised=True, world_of="")
     supervise = ("/py", "-m", "recovery.launch.worker_proxy")
     script = ("/py", "train.py", "--epochs", "3")
     assert placed("--worker_num=1", script=plain)[1].command == (*supervise, *script)
-    with_mindspore = Script(supervised=True, mindspore=True)
+    with_mindspore = Script(supervised=True, world_of="mindspore")
     assert placed("--worker_num=1", script=with_mindspore)[1].command == (*supervise, "--mindspore", *script)
     [simulated] = placed("--worker_num=1", "--sim_level=0", script=with_mindspore)
     assert simulated.command == script

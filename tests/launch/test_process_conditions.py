@@ -150,7 +150,7 @@ def test_a_standby_of_bound_workers_has_as_many_threads_as_they(tmp_path: Path) 
         numa_nodes=(0,),
     )
     words = ["--worker_num=1", "--standby_num=1", f'--bind_core={{"device0": ["{cpus[0]}"]}}', "train.py"]
-    worker, standby = place(parse(words), host, Script(supervised=False, mindspore=False))
+    worker, standby = place(parse(words), host, Script(supervised=False, world_of=""))
     (tmp_path / "train.py").write_text("import torch\nprint(torch.get_num_threads())\n")
     base = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}
 

@@ -25,7 +25,7 @@ TEMPLATE: tuple[Bug, ...] = (
         "I20",
         "launch/forkserver/forked_child.py",
         "_seed_again",
-        "torch.default_generator.seed()",
+        "getattr(sys.modules[framework.name], framework.seeded_generator).seed()",
         "pass",
         (f"{_PICTURE}::test_no_two_forks_draw_the_same_random_numbers",),
     ),

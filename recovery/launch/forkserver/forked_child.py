@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from recovery import process_conditions
+from recovery.frameworks import used
 from recovery.launch.forkserver import proc_cmdline
 from recovery.launch.forkserver.fork_messages import Fork, Forked, NotForked
 from recovery.launch.python_command import PythonCommand, Runs, searches_own_directory
@@ -175,9 +176,9 @@ def _seed_again(generators: Sequence[random.Random]) -> None:
     numpy_random: Any = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
-    torch: Any = sys.modules.get("torch")
-    if torch is not None:
-        torch.default_generator.seed()
+    for framework in used(sys.modules):
+        if framework.seeded_generator:
+            getattr(sys.modules[framework.name], framework.seeded_generator).seed()
 
 
 def _forget_the_template() -> None:

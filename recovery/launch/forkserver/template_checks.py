@@ -14,13 +14,12 @@ from random import Random  # noqa: TID251 - whose states others have made
 from types import ModuleType
 
 from recovery import process_conditions
+from recovery.frameworks import FRAMEWORKS, used
 from recovery.launch.forkserver import forked_child
 from recovery.launch.forkserver.fork_messages import Prepare
 from recovery.launch.forkserver.import_inputs import looked_up
 from recovery.launch.forkserver.template_side_effects import made
 
-_DEVICES = ("torch.cuda", "torch.xpu", "torch.mtia", "torch_npu.npu")
-"""Modules that can say whether a forked process may use their devices."""
 _PRINTED_MAX = 1 << 20
 _STANDARD = (0, 1, 2)
 _INSTALLED = tuple(
@@ -120,8 +119,7 @@ class StateBeforeImports:
             yield "the imports have changed the working directory"
         if sys.path[: len(self._path)] != self._path:
             yield "the imports have put something before the module search path"
-        if "mindspore" in sys.modules and "GLOG_log_dir" in os.environ:  # noqa: TID251 - MindSpore reads it there
-            yield "MindSpore chooses its log files when it is imported (GLOG_log_dir)"
+        yield from _read_at_import()
         if request.pytest:
             rewritten = sorted(_rewritten_by_pytest() & sys.modules.keys())
             if rewritten:
@@ -213,9 +211,17 @@ def _state_of(file: str) -> tuple[int, int, int] | None:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
+def _read_at_import() -> Iterator[str]:
+    for framework in used(sys.modules):
+        for variable, does in framework.read_at_import.items():
+            if variable in os.environ:  # noqa: TID251 - the framework reads it there
+                yield f"{framework.title} {does} when it is imported ({variable})"
+
+
 def _refused_in_a_fork() -> str:
     """The module whose device a forked process could not use; empty: none. A forked process tells."""
-    present = [(name, module) for name in _DEVICES if (module := sys.modules.get(name)) is not None]
+    devices = (name for framework in FRAMEWORKS for name in framework.devices)
+    present = [(name, module) for name in devices if (module := sys.modules.get(name)) is not None]
     pid = os.fork()
     if pid == 0:
         refusing = [place for place, (_, module) in enumerate(present, 1) if _is_refusing(module)]

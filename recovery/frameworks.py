@@ -1,0 +1,80 @@
+"""What is known of each framework before a script is run: a row each. Nothing here imports one.
+
+The packages that train on them are `recovery.torch` and `recovery.mindspore`; who starts, forks and checks scripts asks this table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+
+class Framework(NamedTuple):
+    """One row."""
+
+    name: str
+    """Its module, its distribution, and this distribution's extra."""
+    title: str
+    """As people call it."""
+    modules: tuple[str, ...]
+    """What a template imports for a script that imports the framework, beside the script's own imports."""
+    with_recovery: tuple[str, ...]
+    """What it imports for one that imports `recovery` too."""
+    program_world: str = ""
+    """Module that forms the world of programs that know nothing of recovery (`address`, `variables`); empty: torchrun's variables do."""
+    never_forked: str = ""
+    """Why such programs are not forked; empty: they are."""
+    has_dry_run: bool = False
+    """Can its scripts be run without devices (`--sim_level`)?"""
+    trains_through_session: bool = True
+    """Does a script of it that imports `recovery` train through `recovery.run` or `recovery.init` only?"""
+    devices: tuple[str, ...] = ()
+    """Modules that can say whether a forked process may use their devices."""
+    read_at_import: Mapping[str, str] = {}
+    """Variables that its import reads for good, and what it does with them."""
+    seeded_generator: str = ""
+    """Attribute of its module: a generator that an import seeds, so that a fork must seed it again."""
+
+
+FRAMEWORKS = (
+    Framework(
+        name="torch",
+        title="PyTorch",
+        # The first optimizer imports torch._dynamo, the first world torch.distributed, the first save the rest.
+        modules=(
+            "torch",
+            "torch._dynamo",
+            "torch.distributed",
+            "torch.nn.parallel.distributed",
+            "torch.optim",
+            "torch.utils.data",
+            "torch.utils.serialization",
+        ),
+        with_recovery=("recovery.torch",),
+        devices=("torch.cuda", "torch.xpu", "torch.mtia", "torch_npu.npu"),
+        seeded_generator="default_generator",
+    ),
+    Framework(
+        name="mindspore",
+        title="MindSpore",
+        modules=(),
+        with_recovery=("recovery.mindspore.world", "recovery.mindspore.model", "recovery.mindspore.state"),
+        program_world="recovery.mindspore.control_plane",
+        never_forked="those that train on MindSpore start by themselves in each world",
+        has_dry_run=True,
+        trains_through_session=False,
+        read_at_import={"GLOG_log_dir": "chooses its log files"},
+    ),
+)
+"""What a template imports was compared with what is loaded when a small job has ended (torch 2.13): what is missing costs less than a
+millisecond."""
+
+
+def used(packages: Collection[str]) -> tuple[Framework, ...]:
+    """Those that are among the packages that a script imports."""
+    return tuple(framework for framework in FRAMEWORKS if framework.name in packages)
+
+
+def forming_worlds() -> Mapping[str, Framework]:
+    """By name, those that form the worlds of plain programs in a way of their own."""
+    return {framework.name: framework for framework in FRAMEWORKS if framework.program_world}
