@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import glob
 import logging
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from recovery.checkpoint import adopt, catalogue, names, retention
 from recovery.checkpoint.contribution import Layout
 from recovery.checkpoint.watch import DirectoryWatch
 from recovery.errors import CheckpointWriteError, UsageError
+from recovery.training import earlier_jobs
 from recovery.training.checkpoint_config import CheckpointConfig, rule_of
 from recovery.training.pending_checkpoint import PendingCheckpoint
 from recovery.training.save_thread import SaveThread
@@ -37,6 +40,7 @@ class Published(Callback):  # type: ignore[misc]  # MindSpore ships no types
         Raises:
             SettingError: a saver keeps too few to recover.
             UsageError: a saver names its files in a way that nobody could read back.
+            CheckpointError: training begins, and a directory holds checkpoints of a job that nobody here knows.
         """
         super().__init__()
         self._session, self._batches_per_epoch = session, batches_per_epoch
@@ -86,6 +90,12 @@ class Published(Callback):  # type: ignore[misc]  # MindSpore ships no types
             directory.close()
 
 
+def _given_prefix(directory: Path, prefix: str) -> str:
+    """What the script gave: where files of that prefix were there, MindSpore has put a number behind it."""
+    given = re.sub(r"_[0-9]+$", "", prefix)
+    return given if any(directory.glob(f"{glob.escape(given)}-*")) else prefix
+
+
 class _SaverDirectory:
     """One ModelCheckpoint and its directory."""
 
@@ -113,6 +123,7 @@ class _SaverDirectory:
         self._session, self._saver = session, saver
         self._layout = Layout.RANK if config.integrated_save else Layout.SHARDED
         self._directory = Path(saver._directory).absolute()  # noqa: SLF001 - as above
+        earlier_jobs.check(session, self._directory, _given_prefix(self._directory, saver._prefix))  # noqa: SLF001 - as above
         self._newest = ""
         self._under_way: dict[str, PendingCheckpoint] = {}
         self._adopted: set[Path] = set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,19 @@ def test_too_few_checkpoints_are_refused_by_name(tmp_path: Path) -> None:
         (ended, *_) = (name for name in workers if cluster.processes[name].poll() is not None)
         assert "keep_checkpoint_max" in cluster.log(ended)
         assert cluster.step() == 0
+
+
+def test_a_second_job_does_not_begin_beside_the_files_of_one_whose_stores_are_lost(tmp_path: Path) -> None:
+    with MindSporeCluster(tmp_path, workers=1) as first:
+        first.run()
+    shutil.rmtree(tmp_path / "recovery")
+    files = sorted((tmp_path / "ckpt").rglob("*.ckpt"))
+
+    with MindSporeCluster(tmp_path, workers=1) as second:
+        second.start()
+        second.wait(lambda: second.processes["worker_0"].poll() is not None, "refusal")
+        assert "CHECKPOINTS_UNKNOWN" in second.log("worker_0")
+        assert sorted((tmp_path / "ckpt").rglob("*.ckpt")) == files
 
 
 def committed(cluster: MindSporeCluster) -> set[int]:
