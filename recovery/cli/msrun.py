@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from inspect import Parameter, Signature
@@ -53,6 +52,8 @@ def launch_and_sum_up(given: Arguments, environment: Mapping[str, str]) -> int:
 
 def _sum_up(log_dir: Path, environment: Mapping[str, str]) -> None:
     """Where the job's store is this host's, say how it went."""
+    from recovery.launch import console  # noqa: PLC0415 - as above
+
     path = Path(environment.get("MS_RECOVERY_PATH", ""))
     if environment.get("MS_ENABLE_RECOVERY") != "1" or not scheduler_path(path).exists():
         return
@@ -63,9 +64,8 @@ def _sum_up(log_dir: Path, environment: Mapping[str, str]) -> None:
         lines = lines_of(path, log_dir)
     except Exception as error:  # noqa: BLE001 - a host without descriptors or memory has ended the job, and its exit code says so
         lines = [f"the job's end is not summed up: {type(error).__name__}: {error}"]
-    # Who reads no more is no failure of the job.
-    with contextlib.suppress(OSError):
-        typer.echo("\n".join(lines))
+    for line in lines:
+        console.say(line)
 
 
 def arguments_of(context: typer.Context) -> Arguments:

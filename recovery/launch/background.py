@@ -12,6 +12,7 @@ import psutil
 from recovery import owner_files
 from recovery.core.converter import UNREADABLE
 from recovery.errors import UsageError
+from recovery.launch import console
 from recovery.log import flush_streams
 
 _NOTE = "agent.json"
@@ -63,6 +64,7 @@ def hand_over(log_dir: Path, work: Callable[[], int], *, stop_grace_s: float) ->
         code = work()
     finally:
         (log_dir / _NOTE).unlink(missing_ok=True)
+        console.finish()
         flush_streams()
         os._exit(code)
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
+import io
 import os
+import select
 import sys
+import threading
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO, cast
 
 from rich.console import Console
 from rich.text import Text
@@ -19,7 +23,90 @@ from recovery.log import send_nowhere
 
 MARK = "==="
 """Begins and ends the line that a launcher puts before each start in a process's log."""
+_STDERR = 2
+_AT_ONCE = select.PIPE_BUF
+"""A pipe that can be written at all takes so many bytes without a wait (pipe(7))."""
+_PENDING_MAX = 1 << 20
+"""Bytes that wait for a reader: some ten thousand lines."""
+_PATIENCE_S = 2.0
+"""At the end, for a reader that takes nothing."""
 _COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "bright_green", "bright_magenta")
+
+
+class _Output(io.TextIOBase):
+    """Standard output for which nobody waits: what its reader does not take yet waits here, to a bound; what is beyond it is counted."""
+
+    def __init__(self) -> None:
+        """Nothing waits."""
+        super().__init__()
+        self._pending = bytearray()
+        self._lost = 0
+        """Lines that nobody will see."""
+        # The status line is drawn in a thread of its own.
+        self._one_at_a_time = threading.RLock()
+
+    @property
+    @override
+    def encoding(self) -> str:  # type: ignore[override]  # typeshed has it as an attribute
+        return getattr(sys.stdout, "encoding", None) or "utf-8"
+
+    @override
+    def isatty(self) -> bool:
+        return sys.stdout is not None and sys.stdout.isatty()
+
+    @override
+    def fileno(self) -> int:
+        return sys.stdout.fileno()
+
+    @override
+    def writable(self) -> bool:
+        return True
+
+    @override
+    def write(self, text: str) -> int:
+        """Take a text; an error is that of the output, at this write or one before."""
+        try:
+            descriptor = self.fileno()
+        except (OSError, AttributeError):
+            # It is no file of the system's.
+            return sys.stdout.write(text)
+        content = text.encode(self.encoding, errors="replace")
+        with self._one_at_a_time:
+            if len(self._pending) + len(content) > _PENDING_MAX:
+                self._lost += content.count(b"\n")
+            else:
+                self._tell_lost()
+                self._pending += content
+            self._drain(descriptor)
+        return len(text)
+
+    def finish(self, patience_s: float) -> None:
+        """Give a slow reader the rest, as long as it takes something."""
+        with self._one_at_a_time, contextlib.suppress(OSError, AttributeError):
+            self._tell_lost()
+            while self._pending and _takes_more(self.fileno(), patience_s):
+                self._drain(self.fileno())
+
+    def _tell_lost(self) -> None:
+        if self._lost:
+            said = f"{self._lost} lines are not shown here: nobody read them; the processes' logs have them\n"
+            self._pending += said.encode()
+            self._lost = 0
+
+    def _drain(self, descriptor: int) -> None:
+        try:
+            while self._pending and _takes_more(descriptor, 0):
+                del self._pending[: os.write(descriptor, self._pending[:_AT_ONCE])]
+        except OSError:
+            self._pending.clear()
+            raise
+
+
+def _takes_more(descriptor: int, patience_s: float) -> bool:
+    """Would a write of `_AT_ONCE` bytes return at once, be it with an error?"""
+    waiting = select.poll()
+    waiting.register(descriptor, select.POLLOUT)
+    return bool(waiting.poll(patience_s * 1000))
 
 
 class _Console(Console):
@@ -34,7 +121,8 @@ class _Console(Console):
         say("nobody reads this launcher's output any more; the processes' logs go on", style="yellow")
 
 
-console = _Console(highlight=False, soft_wrap=True, emoji=False, markup=False)
+_output = _Output()
+console = _Console(file=cast("IO[str]", _output), highlight=False, soft_wrap=True, emoji=False, markup=False)
 """Colour on a terminal only, and none where NO_COLOR is set: Rich's own rules."""
 
 
@@ -47,7 +135,8 @@ def say(text: str, *, style: str = "") -> None:
     except OSError:
         pass
     with contextlib.suppress(OSError):
-        os.write(2, f"{text}\n".encode(errors="replace"))
+        if _takes_more(_STDERR, 0):
+            os.write(_STDERR, f"{text}\n".encode(errors="replace"))
 
 
 def show_line(label: str, line: str, *, number: int) -> None:
@@ -55,6 +144,20 @@ def show_line(label: str, line: str, *, number: int) -> None:
     # What cannot be shown is in the log itself.
     with contextlib.suppress(OSError):
         console.print(Text.assemble((f"[{label}] ", _COLOURS[number % len(_COLOURS)]), line))
+
+
+def go_on() -> None:
+    """Give a reader that was slow what waits for it."""
+    with contextlib.suppress(OSError):
+        _output.write("")
+
+
+def finish() -> None:
+    """Before this process ends: a reader that takes something gets all of it, one that takes nothing holds nobody."""
+    _output.finish(_PATIENCE_S)
+
+
+atexit.register(finish)
 
 
 def open_log(path: Path, *, start: int) -> BinaryIO:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 from pathlib import Path
 
 from recovery.launch import console
 
 _POLL_S = 0.2
+_PIECE = 1 << 16
+"""Bytes of a log that are looked at at once. A line that is longer is shown in pieces."""
 
 
 class Tail:
@@ -26,15 +30,21 @@ class Tail:
 
     def show(self, *, to_the_end: bool = False) -> None:
         """Print the lines that are new; a last one without its end only when nothing can follow."""
-        if not self._path.exists():
-            return
-        with self._path.open("rb") as log:
+        with contextlib.suppress(FileNotFoundError), self._path.open("rb") as log:
+            if os.fstat(log.fileno()).st_size < self._offset:
+                console.say(f"{self._path} was truncated; it is shown from its beginning", style="yellow")
+                self._offset = 0
             log.seek(self._offset)
-            content = log.read()
-        whole = content if to_the_end else content[: content.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        for line in whole.decode(errors="replace").splitlines():
-            console.show_line(self._label, line, number=self._number)
+            while piece := log.read(_PIECE):
+                whole = piece[: piece.rfind(b"\n") + 1] or (
+                    piece if to_the_end or len(piece) == _PIECE else b""
+                )
+                if not whole:
+                    break
+                for line in whole.decode(errors="replace").splitlines():
+                    console.show_line(self._label, line, number=self._number)
+                self._offset += len(whole)
+                log.seek(self._offset)
 
 
 async def follow(tails: list[Tail]) -> None:
@@ -43,6 +53,7 @@ async def follow(tails: list[Tail]) -> None:
         while True:
             for tail in tails:
                 tail.show()
+            console.go_on()
             await asyncio.sleep(_POLL_S)
     finally:
         for tail in tails:

@@ -147,6 +147,9 @@ CONSOLES = {
     "full": "os.dup2(os.open('/dev/full', 1), 1)",
     "a pipe that nobody reads any more": "r, w = os.pipe(); os.dup2(w, 1); os.close(r); os.close(w)",
     "none": "os.close(1)",
+    "a pipe from which nobody takes": (
+        "r, w = os.pipe(); os.set_inheritable(r, True); os.dup2(w, 1); os.write(1, b'.' * 65_536)"
+    ),
 }
 
 

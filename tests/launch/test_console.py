@@ -1,0 +1,87 @@
+"""A launcher's console: supervision waits for no reader, and shows what a log holds however it is written."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from recovery.launch.log_follow import Tail
+
+MANY = """
+import sys
+from recovery.launch import console
+for number in range(int(sys.argv[1])):
+    console.say(f"line {number} " + "." * 90)
+print("said", file=sys.stderr, flush=True)
+sys.stdin.read()
+console.say("the last one")
+"""
+DEADLINE_S = 120.0
+
+
+def speaker(lines: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", MANY, str(lines)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, text=True, stdin=pipe, stdout=pipe, stderr=pipe)
+
+
+def test_nobody_waits_for_a_reader_that_takes_nothing() -> None:
+    with speaker(50_000) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "said\n"
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(DEADLINE_S) == 0
+
+
+def test_a_slow_reader_gets_every_line_that_waited() -> None:
+    with speaker(5_000) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "said\n"
+        output, _ = process.communicate(timeout=DEADLINE_S)
+        lines = output.splitlines()
+        assert [line.split()[1] for line in lines[:-1]] == [str(number) for number in range(5_000)]
+        assert lines[-1] == "the last one"
+
+
+def test_lines_beyond_what_waits_are_counted() -> None:
+    with speaker(50_000) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "said\n"
+        output, _ = process.communicate(timeout=DEADLINE_S)
+        [said] = [line for line in output.splitlines() if "are not shown" in line]
+        shown = len(output.splitlines()) - 1
+        assert shown + int(said.split()[0]) == 50_001
+
+
+def test_a_log_that_was_truncated_in_place_is_shown_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "worker_0.log"
+    log.write_text("one\ntwo\n")
+    tail = Tail(log, "0", number=0)
+    with log.open("a") as writing:
+        writing.write("three\n")
+        writing.flush()
+        tail.show()
+        # As logrotate's copytruncate does it.
+        os.truncate(log, 0)
+        writing.write("four\n")
+        writing.flush()
+        tail.show()
+    output = capsys.readouterr().out.splitlines()
+    assert output == ["[0] three", f"{log} was truncated; it is shown from its beginning", "[0] four"]
+
+
+def test_a_line_without_an_end_is_shown_in_pieces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "worker_0.log"
+    tail = Tail(log, "0", number=0)
+    log.write_text("x" * 200_000)
+    tail.show()
+    assert capsys.readouterr().out.count("x") == 3 * 65_536, "the rest may still go on"
+    tail.show(to_the_end=True)
+    assert capsys.readouterr().out.count("x") == 200_000 - 3 * 65_536
