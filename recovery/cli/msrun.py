@@ -44,28 +44,21 @@ def launch_and_sum_up(given: Arguments, environment: Mapping[str, str]) -> int:
     # Half of the time that --help and a wrong flag would take.
     from recovery.launch.command import msrun as launch  # noqa: PLC0415 - as above
 
-    code = launch(given, environment)
-    if given.join and given.sim_level < 0:
-        _sum_up(given.log_dir.resolve(), environment)
-    return code
+    return launch(given, environment, last_words=lambda: _summary(given.log_dir.resolve(), environment))
 
 
-def _sum_up(log_dir: Path, environment: Mapping[str, str]) -> None:
-    """Where the job's store is this host's, say how it went."""
-    from recovery.launch import console  # noqa: PLC0415 - as above
-
+def _summary(log_dir: Path, environment: Mapping[str, str]) -> list[str]:
+    """How the job went, where its store is this host's."""
     path = Path(environment.get("MS_RECOVERY_PATH", ""))
     if environment.get("MS_ENABLE_RECOVERY") != "1" or not scheduler_path(path).exists():
-        return
+        return []
     try:
         # The database is loaded once nobody waits any more.
         from recovery.report.job_summary import lines_of  # noqa: PLC0415 - as above
 
-        lines = lines_of(path, log_dir)
+        return lines_of(path, log_dir)
     except Exception as error:  # noqa: BLE001 - a host without descriptors or memory has ended the job, and its exit code says so
-        lines = [f"the job's end is not summed up: {type(error).__name__}: {error}"]
-    for line in lines:
-        console.say(line)
+        return [f"the job's end is not summed up: {type(error).__name__}: {error}"]
 
 
 def arguments_of(context: typer.Context) -> Arguments:

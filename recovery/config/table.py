@@ -268,7 +268,7 @@ RECOVERY = (
     Setting(
         name="MS_FINISHED_FILE",
         kind=SettingKind.PATH,
-        meaning="File that a worker makes when it hears that its job has finished: how it ends from then on is no failure of training. Set by recovery msrun.",
+        meaning="File that a worker makes when it hears that its job has finished: how it ends from then on is no failure of training. The engine notes its own exit codes there, too. Set by recovery msrun.",
         rule="must be the path of a file, in printable characters, without spaces at its ends",
         example="./worker_0.finished",
     ),

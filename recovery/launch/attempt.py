@@ -19,7 +19,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     status: int
     """Exit code; negative: the signal that killed it."""
     cause: Cause | None
-    """What the end says of the next start; None: nothing."""
+    """What the end says of the next start; None: nothing, as that of a script's own."""
     how: str
     """For people."""
     begun_ms: int
@@ -33,6 +33,10 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     def lasted_ms(self) -> int:
         """From its start to its end."""
         return self.ended_ms - self.begun_ms
+
+    def says(self, *codes: str) -> bool:
+        """Did the engine end it with one of these errors? A script that ends with the same number says nothing."""
+        return self.cause is not None and any(self.status == ROWS[code].exit_code for code in codes)
 
     @classmethod
     def never_begun(cls, number: int, begun_ms: int, cause: Cause, reason: str) -> Attempt:

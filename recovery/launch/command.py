@@ -8,7 +8,7 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +53,15 @@ from recovery.transport.client import warm_up
 from recovery.transport.local_address import is_local
 
 
-def msrun(given: Arguments, environment: Mapping[str, str]) -> int:
+def msrun(
+    given: Arguments, environment: Mapping[str, str], *, last_words: Callable[[], Sequence[str]] = tuple
+) -> int:
     """Start and watch what the command line says. Gives the exit code.
+
+    Args:
+        given: the command line.
+        environment: of the processes.
+        last_words: gives lines about the job, for a person who has waited for its end.
 
     Raises:
         SettingError: a flag is wrong; nothing was started.
@@ -113,7 +120,14 @@ def msrun(given: Arguments, environment: Mapping[str, str]) -> int:
     shown: list[Coroutine[Any, Any, None]] = [follow(_tails(given, placed, log_dir))]
     if console.console.is_terminal and not simulates:
         shown.append(status_line.show(*scheduler, access))
-    code = asyncio.run(_run(agent, shown, environment))
+    return _in_foreground(_run(agent, shown, environment), tuple if simulates else last_words)
+
+
+def _in_foreground(job: Coroutine[Any, Any, int], last_words: Callable[[], Sequence[str]]) -> int:
+    """Wait for the job's end. Gives the exit code."""
+    code = asyncio.run(job)
+    for line in last_words():
+        console.say(line)
     log.flush_streams()
     return code
 

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 # Last, so that no name there hides one of the standard library's.
 sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120 - pathlib costs more than the rest
 
+import end_note  # type: ignore[import-not-found]  # as the next
 import process_conditions  # type: ignore[import-not-found]  # by the directory just added, which no type checker sees
 
 _PR_SET_PDEATHSIG = 1
@@ -38,6 +39,7 @@ def _main(words: Sequence[str]) -> None:
         os.execvp(command[0], command)  # noqa: S606 - the command of the person who started the job
     except OSError as error:
         os.write(2, f"LAUNCH_FAILED: {command[0]} cannot be started ({error.strerror})\n".encode())
+        end_note.note_exit(CANNOT_BE_STARTED)
         os._exit(CANNOT_BE_STARTED)
 
 

@@ -1,12 +1,21 @@
-"""Has a process heard that its job has finished? It makes a file when it does; its launcher looks once the process has ended.
-
-An exit code does not say which side of the end a script failed on, and the scheduler of a finished job is soon gone.
-"""
+"""The file in which a process of a launcher notes what its exit code cannot say (`recovery/end_note.py`); read once the process has ended."""
 
 from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from typing import NamedTuple
+
+from recovery.end_note import VARIABLE, exit_code_in, finished_in
+
+
+class EndNote(NamedTuple):
+    """What a process has noted."""
+
+    finished: bool
+    """It had heard that its job has finished."""
+    exit_code: int | None
+    """With which the engine ended it; None: it did not, or nobody could note it."""
 
 
 class FinishedFile:
@@ -28,11 +37,12 @@ class FinishedFile:
         except OSError:
             return {}
         name = str(self._path)
-        return {"MS_FINISHED_FILE": name} if name.isprintable() else {}
+        return {VARIABLE: name} if name.isprintable() else {}
 
-    def take(self) -> bool:
-        """Had the process heard so? It has ended, and the file goes with it."""
+    def take(self) -> EndNote:
+        """Give what the process has noted. It has ended, and the file goes with it."""
         with contextlib.suppress(OSError):
+            text = self._path.read_text(encoding="ascii", errors="replace")
             self._path.unlink()
-            return True
-        return False
+            return EndNote(finished_in(text), exit_code_in(text))
+        return EndNote(finished=False, exit_code=None)

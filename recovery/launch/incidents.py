@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -18,6 +17,11 @@ _LIBRARY_NOTE = re.compile(
 )
 """What libraries print behind the reason, at the end of every process: torch 2.15 lists what nanobind leaked, in some 27 lines."""
 _RANKS = re.compile(r"^(\[rank[0-9]+\]: ?)+")
+_HEAD = re.compile(r" *(\+ Exception Group )?Traceback \(most recent call last\)")
+_FOLLOWED_BY = (
+    "The above exception was the direct cause of the following exception:",
+    "During handling of the above exception, another exception occurred:",
+)
 _TAIL_BYTES = 64 * 1024
 _FOLLOWS_MS = 30_000
 """A process that was running when another failed, and fails within this, fails because of it: what waits for a lost peer in a
@@ -73,8 +77,8 @@ class Incidents:
         self._newest_ms = 0
         self._path: Path | None = None
         """Of the newest; None: it has no file yet."""
-        self._last_line: dict[str, tuple[str, ...]] = {}
-        """By process, of its attempt before; empty: it had no output."""
+        self._ends: dict[str, tuple[str, ...]] = {}
+        """By process, what `repeats` compares, of its attempt before; empty: it had no output."""
 
     @property
     def newest(self) -> Incident | None:
@@ -82,10 +86,11 @@ class Incidents:
         return self._newest
 
     def repeats(self, process: str, log: Path) -> bool:
-        """Did this process end with the last line of its attempt before? Asked once an attempt."""
-        last = tuple(_last_lines(log))[-1:]
-        before, self._last_line[process] = self._last_line.get(process), last
-        return bool(last) and before == last
+        """Did this process end as its attempt before: with the same tracebacks, or without any the same last line? Asked once an attempt."""
+        lines = _lines(log)
+        end = _chain(_bare(lines)) or lines[-1:]
+        before, self._ends[process] = self._ends.get(process), end
+        return bool(end) and before == end
 
     def note(self, failure: Failure, *, begun_ms: int, ended_ms: int, job_goes_on: bool = False) -> Path:
         """Keep a failure: as an incident of its own, or with the one that it follows from. Gives the file.
@@ -102,8 +107,10 @@ class Incidents:
         if newest is not None and begun_ms < self._newest_ms and ended_ms - self._newest_ms < _FOLLOWS_MS:
             incident = msgspec.structs.replace(newest, followed=(*newest.followed, failure))
         else:
-            lines, path = tuple(_last_lines(Path(failure.log))), None
-            incident = Incident(first=failure, traceback=_traceback(lines), last_lines=lines)
+            lines, path = _lines(Path(failure.log)), None
+            incident = Incident(
+                first=failure, traceback=_traceback(_bare(lines)), last_lines=lines[-_LAST_LINES:]
+            )
             if job_goes_on:
                 return self._written(incident, path) or self._directory / "incident"
             self._newest_ms = ended_ms
@@ -141,34 +148,52 @@ def _free_name(directory: Path) -> Path:
 
 
 def _traceback(lines: tuple[str, ...]) -> tuple[str, ...]:
-    """From the last traceback's head to the line that names the error, without the ranks that torch writes before each line."""
-    lines = tuple(_RANKS.sub("", line) for line in lines)
-    heads = [number for number, line in enumerate(lines) if line.startswith("Traceback (most recent")]
+    """From the last traceback's head to the line that names the error."""
+    heads = _heads(lines)
+    return lines[heads[-1] : _end_of(lines, heads[-1])] if heads else ()
+
+
+def _chain(lines: tuple[str, ...]) -> tuple[str, ...]:
+    """The last traceback with those of its causes: the same error may have come from another place."""
+    heads = _heads(lines)
     if not heads:
         return ()
     begin = heads[-1]
-    end = next(
-        (
-            number
-            for number in range(begin + 1, len(lines))
-            if lines[number] and not lines[number].startswith(" ")
-        ),
-        len(lines) - 1,
-    )
-    return lines[begin : end + 1]
+    for before in reversed(heads[:-1]):
+        if not any(line in _FOLLOWED_BY for line in lines[before:begin]):
+            break
+        begin = before
+    return lines[begin : _end_of(lines, heads[-1])]
 
 
-def _last_lines(log: Path) -> Iterator[str]:
-    """The last lines since the process's start, but for what libraries print at its end; none where the log cannot be read (any more)."""
+def _heads(lines: tuple[str, ...]) -> list[int]:
+    """Where tracebacks begin that do not end long before the log does: an error that was handled is no reason."""
+    found = (number for number, line in enumerate(lines) if _HEAD.match(line))
+    return [number for number in found if _end_of(lines, number) > len(lines) - _LAST_LINES]
+
+
+def _end_of(lines: tuple[str, ...], head: int) -> int:
+    """Behind the first line that is not indented; a group of exceptions has none."""
+    behind = range(head + 1, len(lines))
+    return next((number + 1 for number in behind if lines[number] and lines[number][0] != " "), len(lines))
+
+
+def _bare(lines: tuple[str, ...]) -> tuple[str, ...]:
+    """Without the ranks that torch writes before each line."""
+    return tuple(_RANKS.sub("", line) for line in lines)
+
+
+def _lines(log: Path) -> tuple[str, ...]:
+    """What the log's end holds of the process's newest start, but for what libraries print at its end; empty where it cannot be read."""
     try:
         with log.open("rb") as stream:
             stream.seek(max(0, log.stat().st_size - _TAIL_BYTES))
             text = stream.read().decode(errors="replace")
     except OSError:
-        return
+        return ()
     lines = text.splitlines()
     marks = [number for number, line in enumerate(lines) if line.startswith(f"{MARK} {log.stem} start ")]
     lines = lines[marks[-1] + 1 if marks else 0 :]
     while lines and _LIBRARY_NOTE.match(_RANKS.sub("", lines[-1])):
         del lines[-1]
-    yield from lines[-_LAST_LINES:]
+    return tuple(lines)

@@ -43,11 +43,7 @@ _PASSES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC)
 """A start that fails for want of these may succeed later."""
 
 
-_JOB_IS_OVER = (
-    ROWS["JOB_FAILED"].exit_code,
-    ROWS["NO_COMMON_CHECKPOINT"].exit_code,
-    ROWS["WAIT_TIMEOUT"].exit_code,
-)
+_JOB_IS_OVER = ("JOB_FAILED", "NO_COMMON_CHECKPOINT", "WAIT_TIMEOUT")
 """A process that ends so says it of the job, whether it held a rank or not."""
 
 
@@ -117,7 +113,7 @@ class ProcessKeeper:
             match decision.next:
                 case Next.DONE:
                     pass
-                case Next.SURPLUS if attempt.status == ROWS["WORLD_FULL"].exit_code:
+                case Next.SURPLUS if attempt.says("WORLD_FULL"):
                     said = f"{self.placed.name}: {attempt.how} (WORLD_FULL); {decision.reason}"
                     console.say(said, style="yellow")
                 case Next.SURPLUS | Next.FAIL | Next.FAIL_LATE:
@@ -191,18 +187,22 @@ class ProcessKeeper:
         if self._ended_by_launcher:
             status, how = -signal.SIGKILL, self._ended_by_launcher
             self._ended_by_launcher = ""
-        heard_end = self._finished_file.take()
-        if heard_end and self._context.completion is not None:
+        noted = self._finished_file.take()
+        if noted.finished and self._context.completion is not None:
             self._context.completion.note_finished()
+        # A script may end with any number: it says something of the next start only where it is the engine's.
+        says = cause_of(status)
+        if says is not None and noted.exit_code != status:
+            says, how = None, f"{how}, the script's own"
         return Attempt(
             number=number,
             pid=pid,
             status=status,
-            cause=cause_of(status),
+            cause=says,
             how=how,
             begun_ms=begun_ms,
             ended_ms=clock.monotonic_ms(),
-            heard_end=heard_end,
+            heard_end=noted.finished,
             process=process,
         )
 
@@ -315,11 +315,12 @@ class ProcessKeeper:
         soon = attempt.lasted_ms < _SOON_MS
         has_output = attempt.pid != 0 and self._log_is_marked
         repeats = has_output and self._incidents.repeats(self.placed.name, self._log) and soon
-        refused = attempt.status == ROWS["WORLD_FULL"].exit_code
+        refused = attempt.says("WORLD_FULL")
         members = self._context.members
         ended = Ended(
             status=attempt.status,
             cause=attempt.cause,
+            world_full=refused,
             was_member=refused and bool(await members.was_member(self.node_id, attempt.pid)),
             handed_over=handed_over,
             training_done=attempt.heard_end or (self._has_finished and not self.may_be_left_over),
@@ -345,7 +346,7 @@ class ProcessKeeper:
 
     async def _is_needed(self, attempt: Attempt) -> bool:
         """Does the job wait for it? Asked only where its end would end the job."""
-        if self.placed.kind is ProcessKind.SCHEDULER or attempt.status in _JOB_IS_OVER:
+        if self.placed.kind is ProcessKind.SCHEDULER or attempt.says(*_JOB_IS_OVER):
             return True
         job = await self._context.contact.known_job() if self._context.recovery_enabled else None
         self._informed = job.scheduler.incarnation if job else 0
@@ -353,7 +354,7 @@ class ProcessKeeper:
 
     async def _has_successor(self, attempt: Attempt, pid: int) -> bool:
         """Does a standby take its rank? The scheduler knows by now that this process does not come back, and ends the job if none does."""
-        if self.placed.kind is ProcessKind.SCHEDULER or attempt.status in _JOB_IS_OVER:
+        if self.placed.kind is ProcessKind.SCHEDULER or attempt.says(*_JOB_IS_OVER):
             return False
         await asyncio.gather(*self._reports)
         context = self._context

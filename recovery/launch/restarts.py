@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from recovery.errors import ROWS, Cause
+from recovery.errors import Cause
 
 WINDOW_MS = 3_600_000
 """Relaunches are counted within the last hour."""
@@ -37,6 +37,8 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """Exit code; negative: the signal that killed it."""
     cause: Cause | None
     """What its exit code says of its next start; None: nothing."""
+    world_full: bool
+    """Was it refused because the world has all its ranks?"""
     was_member: bool
     """Was it ever let in? True where nobody knows."""
     handed_over: bool
@@ -51,7 +53,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     has_stepped: bool
     """Has any rank of the job ever applied a step? True where nobody can know."""
     repeats: bool
-    """Did it end with the same last line as its attempt before, and soon after its start?"""
+    """Did it end with the same tracebacks as its attempt before, or the same last line, and soon after its start?"""
     short_attempts: int
     """How many of its attempts, up to this one and without a longer one between, were short."""
     relaunched_ms: tuple[int, ...]
@@ -77,7 +79,7 @@ class _Row(NamedTuple):
 _TABLE: Sequence[_Row] = (
     _Row(lambda ended: ended.status == 0, Next.DONE, "it is done"),
     _Row(
-        lambda ended: ended.status == ROWS["WORLD_FULL"].exit_code and not ended.was_member,
+        lambda ended: ended.world_full and not ended.was_member,
         Next.SURPLUS,
         "the job's workers are complete without it; it is not started again, and the job goes on",
     ),
@@ -114,7 +116,7 @@ _TABLE: Sequence[_Row] = (
     _Row(
         lambda ended: _by_itself(ended) and ended.repeats,
         Next.FAIL,
-        "it ended by itself with the same last line as the time before, soon after its start",
+        "it ended by itself in the same way as the time before, soon after its start",
     ),
     _Row(
         lambda ended: len(_recent(ended)) >= ended.max_restarts,

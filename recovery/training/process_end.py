@@ -10,7 +10,7 @@ import signal
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from recovery import config, log
+from recovery import config, end_note, log
 from recovery.core.worker.handover import STOPPED
 from recovery.errors import RecoveryError, exit_code_of
 from recovery.worker.training_control import Verdict
@@ -38,6 +38,7 @@ def leave(code: int, line: str) -> NoReturn:
     """End the process in order, under pytest too, where a SystemExit would count as a failed test."""
     if line:
         _logger.error("event=exit code=%d %s", code, line)
+    end_note.note_exit(code)
     log.flush_streams()
     if config.under_pytest():
         _leave_pytest(code, line)
@@ -48,6 +49,7 @@ def leave_at_exit(code: int, line: str) -> NoReturn:
     """End the process where a SystemExit is only printed: in a handler of atexit, behind the script's end."""
     if line:
         _logger.error("event=exit code=%d %s", code, line)
+    end_note.note_exit(code)
     for child in multiprocessing.active_children():
         child.kill()
     log.flush_streams()

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NoReturn
 
-from recovery import log, process_conditions
+from recovery import end_note, log, process_conditions
 from recovery.core.ids import ResumeToken
 from recovery.core.worker.stimuli import Hangs
 from recovery.errors import ProcessError
@@ -129,6 +129,7 @@ def replace_process(token: ResumeToken, hangs: Hangs) -> NoReturn:
             "PROCESS_NOT_REPLACED", path=failure.filename or sys.executable, reason=failure.strerror
         )
         _logger.error("event=exit code=%d %s", error.exit_code, error)  # noqa: TRY400 - one clear line, as every end has
+        end_note.note_exit(error.exit_code)
         os._exit(error.exit_code)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 from typing_extensions import assert_never
 
-from recovery import clock
+from recovery import clock, end_note
 from recovery.core.effects import Exit, Log, Persist, Report
 from recovery.core.held import HeldCheckpoint, HeldCopy
 from recovery.core.ids import Rank, RunId
@@ -184,7 +184,7 @@ class Executor:
         if self._finished_file is None:
             return
         try:
-            self._finished_file.touch()
+            end_note.note_finished(self._finished_file)
         except OSError as error:
             _logger.warning(
                 "event=end_not_noted %s cannot be written (%s): a failure of the script from now on is taken for one of training",
@@ -201,6 +201,7 @@ class Executor:
             effect.code,
             effect.reason,
         )
+        end_note.note_exit(exit_code_of(effect.code))
         os._exit(exit_code_of(effect.code))
 
     def release(self, persist: Persist) -> None:

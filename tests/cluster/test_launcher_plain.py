@@ -155,7 +155,7 @@ def test_an_error_that_comes_again_ends_the_job_with_its_lines(tmp_path: Path) -
         cluster.begin()
         assert cluster.wait_exit(LAUNCHER) == 1
         printed = cluster.log(LAUNCHER)
-        assert "the same last line as the time before" in printed
+        assert "in the same way as the time before" in printed
         assert "the job failed: worker_1" in printed
         assert "ZeroDivisionError: a mistake in the user's own code" in printed.partition("the job failed")[2]
         assert "start 3" not in printed

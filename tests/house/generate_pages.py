@@ -30,7 +30,7 @@ sentence in `parts`. What to do about an exit code: [how to](../howto/exit_codes
 * `unknown`: the job fails if it was the process's first start (a mistake in the command); later the process is started again
   (trouble of the machine).
 * `script`: as after an exception of the script's own, the process is started again once the job has made a step, unless it ends with
-  the same last line of output soon after.
+  the same tracebacks, or the same last line of output, soon after.
 
 Starting again has its bounds: `--max_restarts`, and longer waits each time.
 

@@ -193,3 +193,37 @@ def test_a_start_is_marked_on_a_line_of_its_own_behind_half_a_line(tmp_path: Pat
     lines = log.read_text().splitlines()
     assert lines[2] == "half a li"
     assert lines[3].startswith("=== worker_1 start 2 ")
+
+
+CAUSED = "The above exception was the direct cause of the following exception:"
+GROUP = (
+    "  + Exception Group Traceback (most recent call last):",
+    "  | ExceptionGroup: two (2 sub-exceptions)",
+)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "repeats"),
+    [
+        (TRACEBACK, TRACEBACK, True),
+        (("step 4", "bad input"), ("step 5", "bad input"), True),
+        (TRACEBACK, (TRACEBACK[0], '  File "b.py", line 9, in <module>', TRACEBACK[2]), False),
+        ((*TRACEBACK, "", CAUSED, "", *TRACEBACK), (*GROUP, "", CAUSED, "", *TRACEBACK), False),
+        (
+            (*GROUP, "    | ValueError: 1", "    +------------------------------------"),
+            (*GROUP, "    | ValueError: 2", "    +------------------------------------"),
+            False,
+        ),
+        (
+            (TRACEBACK[0], *(f"  {depth}" for depth in range(90)), TRACEBACK[2]),
+            (TRACEBACK[0], "  0", *(f"  {depth}" for depth in range(90)), TRACEBACK[2]),
+            False,
+        ),
+    ],
+)
+def test_two_failures_are_the_same_where_their_whole_tracebacks_are(
+    tmp_path: Path, first: tuple[str, ...], second: tuple[str, ...], *, repeats: bool
+) -> None:
+    incidents = Incidents(tmp_path)
+    assert not incidents.repeats("worker_0", log_of(tmp_path, "worker_0", *first))
+    assert incidents.repeats("worker_0", log_of(tmp_path, "worker_0", *second, start=2)) is repeats

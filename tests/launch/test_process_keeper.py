@@ -6,12 +6,14 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from typing_extensions import override
 
+import recovery
 from recovery.core.ids import NodeId
 from recovery.core.messages import Exited, ProcessIdentity
 from recovery.core.scheduler.drain_states import RANK_HANDED_OVER
@@ -32,6 +34,12 @@ with open("starts", "a") as starts:
     starts.write(f"{os.environ['MS_NODE_ID']} {os.environ.get('MS_REPLACES', '-')}\\n")
 if "HEARS_THE_END" in os.environ:
     open(os.environ["MS_FINISHED_FILE"], "w").close()
+if "EXITS_WITH" in os.environ and os.environ["TORCHELASTIC_RESTART_COUNT"] < os.environ["KILLED"]:
+    code = int(os.environ["EXITS_WITH"])
+    if "NOTES_IT" in os.environ:
+        from recovery.end_note import note_exit
+        note_exit(code)
+    os._exit(code)
 if os.environ["TORCHELASTIC_RESTART_COUNT"] < os.environ["KILLED"]:
     with open("pid", "w") as file:
         file.write(str(os.getpid()))
@@ -79,6 +87,7 @@ def keep(
     comes_for: str = "",
     killed_by: signal.Signals = signal.SIGKILL,
     hears_the_end: bool = False,
+    further: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Outcome, list[str]]:
     """Run a process that is killed so often. Gives its outcome, and what each start found in its environment."""
     placed = Placed(
@@ -94,6 +103,7 @@ def keep(
             "KILLED_BY": str(int(killed_by)),
             **({"MS_REPLACES": comes_for} if comes_for else {}),
             **({"HEARS_THE_END": "1"} if hears_the_end else {}),
+            **further,
         },
         cpus=(),
     )
@@ -151,6 +161,17 @@ def test_who_is_killed_behind_the_end_of_its_job_is_not_started_again_and_leaves
     outcome, starts = keep(tmp_path, GoneScheduler(), kind=kind, hears_the_end=True)
     assert (outcome.next, outcome.status, starts) == (Next.FAIL_LATE, -signal.SIGKILL, ["0 -"])
     assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize("code", [22, 23, 64, 73, 78])
+def test_an_exit_code_of_ours_is_believed_with_the_engines_own_word_only(tmp_path: Path, code: int) -> None:
+    exits = {"EXITS_WITH": str(code), "PYTHONPATH": str(Path(recovery.__file__).parents[1])}
+    outcome, starts = keep(tmp_path, GoneScheduler(), further=exits)
+    assert (outcome.next, starts) == (Next.DONE, ["0 -", "0.2 0"]), "a script's own number ended the job"
+
+    (tmp_path / "starts").unlink()
+    outcome, starts = keep(tmp_path, GoneScheduler(), further={**exits, "NOTES_IT": "1"})
+    assert (outcome.status, len(starts)) == (code, 1)
 
 
 def test_the_file_of_an_earlier_process_says_nothing_of_the_next(tmp_path: Path) -> None:

@@ -27,7 +27,8 @@ def ended(**fields: Any) -> Ended:
         "now_ms": 10_000_000,
     }
     facts = {**facts, **fields}
-    return Ended(**{"cause": cause_of(facts["status"]), **facts})
+    of_status = {"cause": cause_of(facts["status"]), "world_full": facts["status"] == 78}
+    return Ended(**{**of_status, **facts})
 
 
 @pytest.mark.parametrize(
@@ -60,12 +61,14 @@ def ended(**fields: Any) -> Ended:
         ({"status": 78, "was_member": True}, Next.FAIL, "by its exit code"),
         ({"status": 1, "has_stepped": False}, Next.FAIL, "before the job's first step"),
         ({"status": 63, "has_stepped": False}, Next.FAIL, "before the job's first step"),
-        ({"status": 63, "repeats": True}, Next.FAIL, "same last line"),
+        ({"status": 63, "repeats": True}, Next.FAIL, "in the same way"),
         ({"status": -9, "has_stepped": False}, Next.RELAUNCH, "started again"),
         ({"status": 1}, Next.RELAUNCH, "started again"),
-        ({"status": 1, "repeats": True}, Next.FAIL, "same last line"),
+        ({"status": 1, "repeats": True}, Next.FAIL, "in the same way"),
         ({"status": -9, "repeats": True}, Next.RELAUNCH, "started again"),
         ({"status": 139}, Next.RELAUNCH, "started again"),
+        ({"status": 22, "cause": None}, Next.RELAUNCH, "started again"),
+        ({"status": 78, "cause": None, "world_full": False}, Next.RELAUNCH, "started again"),
         ({"max_restarts": 0}, Next.FAIL, "--max_restarts"),
         (
             {"max_restarts": 0, "needed": False},

@@ -112,7 +112,7 @@ ENDS: tuple[Bug, ...] = (
         "a traceback behind a rank is none",
         "I19",
         "launch/incidents.py",
-        "_traceback",
+        "_bare",
         '(_RANKS.sub("", line) for line in lines)',
         "lines",
         (

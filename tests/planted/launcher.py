@@ -57,6 +57,26 @@ LAUNCHER: tuple[Bug, ...] = (
         ),
     ),
     Bug(
+        "a script's own exit code is taken for the engine's",
+        "I4",
+        "launch/process_supervisor.py",
+        "ProcessKeeper._attempt",
+        "says is not None and noted.exit_code != status",
+        "False",
+        (
+            "tests/launch/test_process_keeper.py::test_an_exit_code_of_ours_is_believed_with_the_engines_own_word_only",
+        ),
+    ),
+    Bug(
+        "supervision waits for a reader that takes nothing",
+        "I20",
+        "launch/console.py",
+        "_takes_more",
+        "bool(waiting.poll(patience_s * 1000))",
+        "True",
+        ("tests/launch/test_console.py::test_nobody_waits_for_a_reader_that_takes_nothing",),
+    ),
+    Bug(
         "a script that fails behind its training is started again, and ends with 0",
         "I4",
         "launch/restarts.py",
