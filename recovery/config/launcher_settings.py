@@ -21,7 +21,7 @@ OF_LAUNCHERS = (
     Setting(
         name="MS_STOP_GRACE",
         kind=SettingKind.SECONDS,
-        meaning="How long the processes of a job that is asked to stop (Ctrl-C, SIGTERM, SIGHUP, `recovery stop`) may take, to save say, before they are killed. Read by recovery msrun.",
+        meaning="How long the processes of a job that is asked to stop (Ctrl-C, SIGTERM, SIGHUP, `recovery stop`) may take, the save of a last step included, before they are killed. Read by recovery msrun.",
         rule="must be a whole number of seconds from 0 to 86400",
         example="120",
         default="30",

@@ -1,4 +1,4 @@
-"""The messages of a planned departure: a rank is handed over to a standby at a step that every rank has saved."""
+"""The messages of a planned departure: a rank is handed over to a standby, or the job ends, at a step that every rank has saved."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True, tag="position"):
 
 
 class SaveAt(msgspec.Struct, frozen=True, kw_only=True, tag="save_at"):
-    """A rank is to be handed over: every rank saves at this step, stops there and waits. `Position` is the answer.
+    """A rank is to be handed over, or the job to end: every rank saves at this step, stops there and waits. `Position` is the answer.
 
     It replaces an earlier one of the same drain: a rank that waits at that step goes on to this one.
     """
@@ -63,5 +63,27 @@ class NotHandedOver(msgspec.Struct, frozen=True, kw_only=True, tag="not_handed_o
     reason: ShortText
 
 
+class StopJob(msgspec.Struct, frozen=True, kw_only=True, tag="stop_job"):
+    """A launcher was asked to end the job: every rank is to save a step first, and to wait there for its end. `JobSaved` follows.
+
+    It is no node itself: it sends this on a connection of its own, and again to keep that open.
+    """
+
+    request_id: RequestName
+    reason: ShortText
+    within_ms: Count
+    """How long the save may take; then its processes are ended all the same."""
+
+
+class JobSaved(msgspec.Struct, frozen=True, kw_only=True, tag="job_saved"):
+    """The answer to `StopJob`: the launcher ends its processes now."""
+
+    request_id: RequestName
+    step: Count
+    """The newest step that lies on all ranks' disks; 0: none."""
+    obstacle: ShortText = ""
+    """Why no rank waits behind that step; empty: every rank has saved it, and waits there."""
+
+
 HandoverFromNode = Union[Depart, Position]
-HandoverFromScheduler = Union[SaveAt, DrainCancelled, HandedOver, NotHandedOver]
+HandoverFromScheduler = Union[SaveAt, DrainCancelled, HandedOver, NotHandedOver, JobSaved]

@@ -18,7 +18,7 @@ from recovery.core.generation_messages import (
     StateAgreed,
     StateLoaded,
 )
-from recovery.core.handover_messages import HandoverFromNode, HandoverFromScheduler
+from recovery.core.handover_messages import HandoverFromNode, HandoverFromScheduler, StopJob
 from recovery.core.held import SKIPPED_MAX, HeldCheckpoint, HeldCopy, LiveState, Skipped, Source
 from recovery.core.ids import Generation, Incarnation, NodeId
 from recovery.core.message_fields import (
@@ -365,6 +365,7 @@ FromNode = Union[
     HandoverFromNode,
     CopyFromNode,
     Exited,
+    StopJob,
 ]
 FromScheduler = Union[
     Admitted, Refused, HeartbeatAck, Received, Interrupt, Rollback, Rendezvous, StateAgreed, Committed, Offer,

@@ -70,6 +70,7 @@ _MEMBER = Sender(PrincipalKind.NODE, Membership.MEMBER)
 SENDERS: dict[type[msgspec.Struct], Sender] = {
     m.Register: Sender(PrincipalKind.NODE, Membership.ANY),
     m.Exited: Sender(PrincipalKind.LAUNCHER, Membership.ANY),
+    h.StopJob: Sender(PrincipalKind.LAUNCHER, Membership.ANY),
     m.RendezvousOpen: Sender(PrincipalKind.NODE, Membership.RANK_0),
     m.Ready: _MEMBER,
     m.Heartbeat: _MEMBER,
@@ -100,7 +101,7 @@ def claimed(message: m.FromNode, *, peer: str, member: NodeId | None) -> Princip
         peer: the address that it comes from.
         member: the node that was admitted on this connection: it stays that node. None: there is none yet.
     """
-    if member is None and isinstance(message, m.Exited):
+    if member is None and isinstance(message, (m.Exited, h.StopJob)):
         return Principal(kind=PrincipalKind.LAUNCHER, name=peer, known=AuthMethod.CLAIMED)
     name = message.node_id if member is None and isinstance(message, m.Register) else member
     return Principal(kind=PrincipalKind.NODE, name=name or "", known=AuthMethod.CLAIMED)

@@ -16,6 +16,7 @@ from recovery.launch.children import end
 from recovery.launch.ended_nodes import reports_of
 from recovery.launch.hung_nodes import HungNodes, LostNode
 from recovery.launch.incidents import Incidents
+from recovery.launch.last_save import save_last
 from recovery.launch.launch_context import LaunchContext
 from recovery.launch.placement import Placed, ProcessKind
 from recovery.launch.process_supervisor import GRACE_S, ProcessKeeper
@@ -59,13 +60,17 @@ class Agent:
         """Decided; None: the job goes on."""
         self._failed = False
         """A process failed for good, or this launcher did; else a person or a system ended the job."""
-        self._is_asked = False
-        """A person or a system has asked for the end."""
+        self._asked_by = ""
+        """The signal by which a person or a system has asked for the end; empty: nobody has."""
+        self._asked_ms = 0
+        """When that was, on the monotonic clock."""
         self._stopping: asyncio.Event
+        self._at_once: asyncio.Event
+        """Set when it was asked for again."""
 
     async def run(self) -> int:
         """Until every process is done, or one has failed, or a signal came. Gives the exit code."""
-        self._stopping = asyncio.Event()
+        self._stopping, self._at_once = asyncio.Event(), asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop_by_signal, number)
@@ -87,7 +92,10 @@ class Agent:
             task.cancel()
         # Every task reports its own failure; what is left are cancellations.
         await asyncio.gather(*self._keeping, stopped, everyone, return_exceptions=True)
+        saved = await self._save_last()
         await self._end_all()
+        if saved:
+            console.say(saved)
         return self._final_code()
 
     def show_cause(self) -> None:
@@ -217,26 +225,46 @@ class Agent:
     def _stop_by_signal(self, number: int) -> None:
         """SIGTERM, SIGINT and SIGHUP end the job; the second one at once."""
         if self._stopping.is_set():
+            self._at_once.set()
             for keeper in self._keepers:
                 if keeper.child is not None:
                     keeper.child.kill()
             return
         console.say(f"asked to stop by {signal.Signals(number).name}")
-        self._exit_code, self._is_asked = 128 + number, True
+        self._exit_code, self._asked_by = 128 + number, signal.Signals(number).name
+        self._asked_ms = clock.monotonic_ms()
         self._stopping.set()
+
+    async def _save_last(self) -> str:
+        """Who asks for the end loses no step by it. Gives what became of that; empty: there is nothing to save here."""
+        context = self._context
+        trains = any(
+            keeper.child is not None and not keeper.child.has_ended
+            for keeper in self._keepers
+            if keeper.placed.kind is ProcessKind.WORKER
+        )
+        is_finished = context.completion is None or context.completion.is_finished
+        if not (self._asked_by and context.recovery_enabled and trains) or is_finished:
+            return ""
+        return await save_last(context.contact, self._asked_by, context.stop_grace_s, self._at_once)
 
     async def _end_all(self) -> None:
         """Ask the workers to leave, then make them; the scheduler last, which informs other hosts."""
         grace_s = GRACE_S if self._context.recovery_enabled else _GRACE_WITHOUT_RECOVERY_S
-        if self._is_asked:
+        left_s = grace_s
+        if self._asked_by:
             grace_s = self._context.stop_grace_s
-        for kinds in ((ProcessKind.WORKER, ProcessKind.STANDBY), (ProcessKind.SCHEDULER,)):
+            left_s = max(0.0, grace_s - (clock.monotonic_ms() - self._asked_ms) / 1000)
+        for kinds, within_s in (
+            ((ProcessKind.WORKER, ProcessKind.STANDBY), left_s),
+            ((ProcessKind.SCHEDULER,), grace_s),
+        ):
             running = [
                 keeper.child
                 for keeper in self._keepers
                 if keeper.child is not None and keeper.placed.kind in kinds
             ]
-            await end(running, grace_s)
+            await end(running, within_s)
         await self._context.beginner.end()
 
     def _final_code(self) -> int:

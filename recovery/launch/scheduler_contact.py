@@ -1,17 +1,21 @@
-"""What a launcher and the scheduler say to each other: how processes ended, which nodes are lost, which are known."""
+"""What a launcher and the scheduler say to each other: how processes ended, which nodes are lost or known, that the job is to end."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Sequence
+import uuid
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
 from typing_extensions import override
 
+from recovery import clock
 from recovery.core.converter import Converter
-from recovery.core.ids import NodeId
-from recovery.core.messages import Exited, ProcessIdentity
+from recovery.core.handover_messages import JobSaved, StopJob
+from recovery.core.ids import NodeId, RequestId
+from recovery.core.messages import Exited, FromScheduler, ProcessIdentity
 from recovery.core.records import EventKind
 from recovery.core.rules import Rules
 from recovery.launch.hung_nodes import LostNodes
@@ -22,6 +26,11 @@ from recovery.transport.client import Client
 
 _CONNECT_S = 2.0
 """The scheduler may be dead itself: then it learns from the node's next registration what there is to know."""
+
+_ASK_AGAIN_S = 0.5
+"""While a step is saved: the scheduler cuts off who is no node and silent."""
+_ANSWER_S = 1.0
+"""How long its answer may take beyond the time that it was given."""
 
 _to_lost_nodes = Converter(LostNodes)
 _to_known_job = Converter(KnownJob)
@@ -66,6 +75,15 @@ class Contact(SchedulerQueries, Protocol):
     async def lost_nodes(self) -> LostNodes | None:
         """Ask for the nodes that the scheduler holds for lost; None: it does not answer."""
 
+    async def stop_job(self, reason: str, within_s: float) -> JobSaved:
+        """Have every rank save a step, and wait there until its process is ended.
+
+        Args:
+            reason: for people.
+            within_s: how long that may take.
+        """
+        return _not_saved("there is no scheduler")
+
     async def why_declined(self, node_id: NodeId) -> str:
         """Ask why this standby did not get the rank that it was offered last; empty: it was offered none, or nobody knows."""
 
@@ -89,19 +107,50 @@ class SchedulerContact(Contact):
             await self._tell(exited)
 
     async def _tell(self, exited: Exited) -> None:
-        client = Client(
-            host=self._host,
-            port=self._port,
-            rules=Rules(worker_count=1),
-            on_message=lambda message: None,
-            on_lost=lambda why: None,
-            access=self._access,
-        )
+        client = self._client(lambda message: None, lambda why: None)
         # RuntimeError: no thread could be started to look up a name.
         with contextlib.suppress(OSError, RuntimeError):
             await client.connect(_CONNECT_S)
             client.send(exited)
             await client.close()
+
+    @override
+    async def stop_job(self, reason: str, within_s: float) -> JobSaved:
+        until_ms = clock.monotonic_ms() + round(within_s * 1000)
+        request = RequestId(uuid.uuid4().hex)
+        answered: asyncio.Future[JobSaved] = asyncio.get_running_loop().create_future()
+
+        def answer(message: FromScheduler) -> None:
+            if isinstance(message, JobSaved) and not answered.done():
+                answered.set_result(message)
+
+        def lost(why: str) -> None:
+            if not answered.done():
+                answered.set_result(_not_saved(f"the scheduler does not answer ({why})"))
+
+        client = self._client(answer, lost)
+        try:
+            await client.connect(min(_CONNECT_S, within_s))
+            while (left_ms := until_ms - clock.monotonic_ms()) > -_ANSWER_S * 1000 and not answered.done():
+                client.send(StopJob(request_id=request, reason=reason, within_ms=max(0, left_ms)))
+                await asyncio.wait((answered,), timeout=_ASK_AGAIN_S)
+        # RuntimeError: no thread could be started to look up a name.
+        except (OSError, RuntimeError) as error:
+            lost(str(error))
+        finally:
+            await client.close()
+        lost(f"not within {within_s:g} s")
+        return answered.result()
+
+    def _client(self, on_message: Callable[[FromScheduler], None], on_lost: Callable[[str], None]) -> Client:
+        return Client(
+            host=self._host,
+            port=self._port,
+            rules=Rules(worker_count=1),
+            on_message=on_message,
+            on_lost=on_lost,
+            access=self._access,
+        )
 
     @override
     async def lost_nodes(self) -> LostNodes | None:
@@ -129,6 +178,11 @@ class SchedulerContact(Contact):
 
     async def _ask(self, path: str) -> Any:
         return await inspection_client.ask(self._host, self._port, path, access=self._access)
+
+
+def _not_saved(obstacle: str) -> JobSaved:
+    """Nothing is known of what lies on the ranks' disks."""
+    return JobSaved(request_id=RequestId("none"), step=0, obstacle=obstacle)
 
 
 class NoScheduler(Contact):

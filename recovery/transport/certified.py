@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from recovery.core.handover_messages import StopJob
 from recovery.core.ids import NodeId
 from recovery.core.messages import Exited, FromNode, Register
 from recovery.core.principals import AuthMethod, Principal, PrincipalKind
@@ -45,23 +46,33 @@ def mismatch_of(identity: Identity | None, message: FromNode) -> Mismatch | None
         identity: of the certificate; None: there is none, or it names nobody.
         message: what it says. Only the messages that need no registration before them are judged: the others follow one of these.
     """
-    if identity is None or not isinstance(message, (Register, Exited)):
+    if identity is None or not isinstance(message, (Register, Exited, StopJob)):
         return None
-    registers = isinstance(message, Register)
     role = message.role.value if isinstance(message, Register) else PrincipalKind.LAUNCHER.value
     if identity.role and identity.role != role:
-        said = f"registers as {role}" if registers else "reports an end, as only a launcher does"
+        said = f"registers as {role}" if isinstance(message, Register) else _as_a_launcher(message)
         return Mismatch(
             "ROLE_CERT_MISMATCH",
             f"the certificate of this process is for the role {identity.role}, and it {said}. {_NEXT_STEP}",
         )
-    if identity.node_id and not covers(identity.node_id, message.node_id):
-        said = f"registers as {message.node_id}" if registers else f"reports the end of {message.node_id}"
-        return Mismatch(
-            "ID_CERT_MISMATCH",
-            f"the certificate of this process is that of {identity.node_id}, and it {said}. {_NEXT_STEP}",
-        )
-    return None
+    if not identity.node_id:
+        return None
+    if isinstance(message, StopJob):
+        said = _as_a_launcher(message)
+    elif covers(identity.node_id, message.node_id):
+        return None
+    else:
+        said = "registers as" if isinstance(message, Register) else "reports the end of"
+        said = f"{said} {message.node_id}"
+    return Mismatch(
+        "ID_CERT_MISMATCH",
+        f"the certificate of this process is that of {identity.node_id}, and it {said}. {_NEXT_STEP}",
+    )
+
+
+def _as_a_launcher(message: Exited | StopJob) -> str:
+    said = "asks for the end of the job" if isinstance(message, StopJob) else "reports an end"
+    return f"{said}, as only a launcher does"
 
 
 def certified(
@@ -75,11 +86,11 @@ def certified(
         message: with which the certificate agrees.
         peer: the address that it comes from.
     """
-    if identity is None or not isinstance(message, (Register, Exited)):
+    if identity is None or not isinstance(message, (Register, Exited, StopJob)):
         return proven
     if isinstance(message, Register) and identity.node_id:
         named = Principal(kind=PrincipalKind.NODE, name=message.node_id, known=AuthMethod.CERTIFICATE)
-    elif isinstance(message, Exited) and identity.role == PrincipalKind.LAUNCHER.value:
+    elif not isinstance(message, Register) and identity.role == PrincipalKind.LAUNCHER.value:
         named = Principal(kind=PrincipalKind.LAUNCHER, name=peer, known=AuthMethod.CERTIFICATE)
     else:
         return proven

@@ -14,7 +14,7 @@ from recovery.core import message_fields as fields
 from recovery.core import messages as m
 from recovery.core.converter import UNREADABLE
 from recovery.core.copy_messages import CopyFailed
-from recovery.core.handover_messages import Depart, HandedOver, NotHandedOver, Position
+from recovery.core.handover_messages import Depart, HandedOver, JobSaved, NotHandedOver, Position, StopJob
 from recovery.core.messages import FromNode, FromScheduler
 from recovery.errors import ProtocolError
 
@@ -40,6 +40,8 @@ PROSE: dict[type[msgspec.Struct], tuple[tuple[str, int], ...]] = {
     CopyFailed: (("reason", _SHORT),),
     HandedOver: (("reason", _SHORT),),
     NotHandedOver: (("reason", _SHORT),),
+    StopJob: (("reason", _SHORT),),
+    JobSaved: (("obstacle", _SHORT),),
 }
 """Fields that are sentences for people, with their limits. They are cut to fit: the error text of a user's exception has any
 length, and must not cost the node its connection. Names, paths and digests are never cut."""

@@ -33,6 +33,7 @@ HELD_STEP = int(os.environ.get("JOB_HELD_STEP", "0"))
 """A step that is not counted before the file `go_on` is there: what a test looks for has happened by then."""
 HELD_FIRST = int(os.environ.get("JOB_HELD_FIRST", "0"))
 """An earlier one, that waits for the file `go_on_first`."""
+SAVE_STEPS = int(os.environ.get("JOB_SAVE_STEPS", "5"))
 SAVES_BY_NODE = os.environ.get("JOB_SAVES_BY_NODE") == "1"
 """Checkpoints lie in a directory of the node's name, not of the rank's number."""
 handover.ANSWER_MS = int(os.environ.get("JOB_ANSWER_MS", handover.ANSWER_MS))
@@ -110,7 +111,7 @@ def train(session: recovery.Session) -> None:
         "places": {name: os.environ.get(name) for name in ("RANK", "RANK_ID", "LOCAL_RANK", "DEVICE_ID")},
     }
     (HERE / f"seen_{os.environ.get('MS_NODE_ID', session.rank)}.json").write_text(json.dumps(seen))
-    config = recovery.CheckpointConfig(save_checkpoint_steps=5, keep_checkpoint_max=3)
+    config = recovery.CheckpointConfig(save_checkpoint_steps=SAVE_STEPS, keep_checkpoint_max=3)
     place = os.environ["MS_NODE_ID"] if SAVES_BY_NODE else session.rank
     saver = recovery.ModelCheckpoint("small", HERE / f"ckpt/{place}", config)
     state = Tally()

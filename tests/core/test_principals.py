@@ -49,7 +49,7 @@ MAY: dict[tuple[str, str], set[str]] = {
     ("node", "standby"): {"register"} | MEMBERS_SAY,
     ("node", "rank 1"): {"register"} | MEMBERS_SAY,
     ("node", "rank 0"): {"register", "rendezvous_open"} | MEMBERS_SAY,
-    ("launcher", "not admitted"): {"exited"},
+    ("launcher", "not admitted"): {"exited", "stop_job"},
     ("viewer", "not admitted"): set(),
 }
 """By what is at the other end, and how far it is: everything that it may say."""

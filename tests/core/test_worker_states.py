@@ -9,6 +9,7 @@ import pytest
 
 from recovery.core import effects as e
 from recovery.core import messages as m
+from recovery.core.handover_messages import JobSaved
 from recovery.core.ids import Generation, Incarnation, RequestId, ResumeToken, RunId
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.timers import WorkerTimer
@@ -127,6 +128,7 @@ _SCHEDULER_SAYS: list[m.FromScheduler] = [
     m.Rendezvous(generation=ONE, address="h:1"),
     m.Committed(run=RunId(1), step=10),
     m.JobEnded(outcome=m.JobOutcome.FINISHED, reason="all"),
+    JobSaved(request_id=RequestId("j"), step=10),
 ]
 _ALWAYS: list[s.WorkerStimulus] = [
     s.Connected(),

@@ -235,6 +235,10 @@ ANSWERS: dict[str, tuple[str, str]] = {
         "a launcher alone, on a connection of its own, without `register`. Believed only of the process (`pid`) that holds the id, and from the host that the node came from or names; from elsewhere with the `process` that it named",
         "a close (1000, `heard`)",
     ),
+    "stop_job": (
+        "a launcher alone, on a connection of its own, without `register`; again, with the same `request_id`, about every half second",
+        "`save_at` to every rank; `job_saved` when all have saved, when that is given up, or at once where it cannot be",
+    ),
 }
 """By message of a node: who sends it and when; what comes back."""
 
@@ -255,6 +259,7 @@ FROM_SCHEDULER: dict[str, str] = {
     "go_on": "train on, if it waits at a step of this drain",
     "handed_over": "end: it has left, and another process takes its rank",
     "not_handed_over": "send `leave` and end, as if nothing had been asked",
+    "job_saved": "to a launcher that has sent `stop_job`: end the processes of this host",
     "offer": "to a node that holds no rank, or that has taken one over and begins: look for the files of `rank`, where `held` says and where `replaced` saved; "
     "send `ready` with that `rank`. A node that cannot: the same without `held`",
     "job_ended": "close, and end: with success if `outcome` is finished",

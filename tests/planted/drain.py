@@ -95,7 +95,7 @@ DRAIN = (
         "who asked is not answered when the drain is given up",
         "I14",
         "core/scheduler/drain.py",
-        "_give_up",
+        "_not_handed_over",
         "request is not None",
         "request is None",
         (_GIVEN_UP,),

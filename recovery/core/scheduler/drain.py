@@ -5,6 +5,9 @@ it: then a later one is named, twice as far ahead. Once all hold the step the de
 after any departure: their slots are offered to standbys, and the plan goes to the newest step that all hold, which is this one.
 
 Whatever goes wrong before that ends the drain, and training goes on as without it. `advance` looks after each stimulus whether it can go on.
+
+A launcher that is asked to end the job begins one that nobody departs in: all wait at the step until their processes are ended, and the
+next start goes on there. Another launcher's request, or the SIGTERM of a worker, joins it.
 """
 
 from __future__ import annotations
@@ -15,19 +18,23 @@ from recovery.core.handover_messages import (
     Depart,
     DrainCancelled,
     HandedOver,
+    JobSaved,
     NotHandedOver,
     Position,
     SaveAt,
+    StopJob,
 )
-from recovery.core.ids import NodeId
+from recovery.core.ids import ConnectionId, NodeId, RequestId
 from recovery.core.policy import ranks
 from recovery.core.records import EventKind, JobState, NodeState, Record
 from recovery.core.scheduler.drain_states import RANK_HANDED_OVER, Drain, DrainFact, DrainState
-from recovery.core.scheduler.effects import SchedulerEffect, Send, SetTimer
+from recovery.core.scheduler.effects import KeepConnection, SchedulerEffect, Send, SetTimer
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
 from recovery.core.scheduler.stimuli import DrainAsked
 from recovery.core.scheduler.timers import DrainTimer
+
+_NOT_SAVED = "not saved for the end of the job: "
 
 
 def on_depart(state: SchedulerState, node: Node, depart: Depart, now_ms: int) -> list[SchedulerEffect]:
@@ -43,7 +50,7 @@ def on_depart(state: SchedulerState, node: Node, depart: Depart, now_ms: int) ->
     if not effects:
         # It joins one that is under way: the step that it was asked for shows that its wish has come, too.
         drain = state.drain
-        ask = _question(state, drain)
+        ask = _question(drain)
         effects = [Persist((), (Answer(node.connection, ask),))]
     return effects
 
@@ -55,6 +62,46 @@ def on_drain_asked(state: SchedulerState, asked: DrainAsked, now_ms: int) -> lis
     return _begin_or_join(state, asked, now_ms)
 
 
+def on_stop_job(
+    state: SchedulerState, connection: ConnectionId, stop: StopJob, peer: str, now_ms: int
+) -> list[SchedulerEffect]:
+    """A launcher was asked to end the job. All of them are, one soon after the other, and the first request is that of all."""
+    drain, request = state.drain, stop.request_id
+    if drain is not None and drain.state is DrainState.HANDING_OVER:
+        obstacle = f"a rank is being handed over at step {drain.step}"
+        said = JobSaved(request_id=request, step=state.checkpoints.durable_step, obstacle=obstacle)
+        return [Persist((), (Answer(connection, said),))]
+    if drain is not None and drain.is_open:
+        # Said again, it only keeps its connection.
+        drain.ends_job, drain.stops[connection] = True, request
+        return [KeepConnection(connection)]
+    if drain is not None and (request in drain.stops.values() or _still_waits(state, drain, now_ms)):
+        return [Persist((), (Answer(connection, _job_saved(state, drain, request)),))]
+    obstacle = _why_not_saved(state)
+    drain = _new(state, f"the launcher at {peer}: {stop.reason}", stop.within_ms, now_ms)
+    drain.ends_job, drain.stops[connection] = True, request
+    if obstacle:
+        return _end(state, drain, DrainFact.GIVEN_UP, obstacle)
+    return [KeepConnection(connection), *_begin(state, drain)]
+
+
+def _still_waits(state: SchedulerState, drain: Drain, now_ms: int) -> bool:
+    """Is what was saved for the end of the job still where all ranks are?"""
+    trains_on = state.job.state is JobState.RUNNING and now_ms >= drain.until_ms
+    return _is_saved_for_its_end(state) and not trains_on
+
+
+def _why_not_saved(state: SchedulerState) -> str:
+    """Why the end of the job is not worth a save, or cannot be put off for one; empty: it can."""
+    obstacle = why_not(state, (), "", ends_job=True)
+    if obstacle:
+        return obstacle
+    plan, reached = state.generations[-1].step, max(node.record.step for node in state.workers)
+    # A loop that counts no step never comes to one, and one that has not begun has nothing to lose.
+    is_stored = plan <= state.checkpoints.durable_step
+    return f"no step is done since step {plan}" if is_stored and reached <= plan else ""
+
+
 def named(state: SchedulerState, target: str) -> tuple[tuple[NodeId, ...], str]:
     """Whose ranks a person means by the name of a node or a host, and the host."""
     of_host = tuple(node.record.node_id for node in state.workers if node.record.host == target)
@@ -62,13 +109,14 @@ def named(state: SchedulerState, target: str) -> tuple[tuple[NodeId, ...], str]:
     return (of_host, target) if node is None else ((node.record.node_id,), "")
 
 
-def why_not(state: SchedulerState, asked: tuple[NodeId, ...], host: str) -> str:
+def why_not(state: SchedulerState, asked: tuple[NodeId, ...], host: str, *, ends_job: bool = False) -> str:
     """Why the ranks of these nodes cannot be handed over now; empty: they can.
 
     Args:
         state: where.
         asked: the nodes.
         host: all of which they leave; empty: they are single nodes.
+        ends_job: nobody is to take them.
     """
     if not state.rules.recovery_enabled:
         return "MS_ENABLE_RECOVERY=1 is not set"
@@ -79,17 +127,23 @@ def why_not(state: SchedulerState, asked: tuple[NodeId, ...], host: str) -> str:
         if node is None or node.record.role is not m.Role.WORKER or not state.has_slot(node):
             return f"{node_id} has no rank"
     drain = state.drain if state.drain is not None and state.drain.is_open else None
+    if drain is None and not ends_job and _is_saved_for_its_end(state):
+        return "the job ends"
     departing = {*asked, *(drain.departing if drain is not None else ())}
-    return _obstacle(state, departing, {host, *(drain.left_hosts if drain is not None else ())})
+    ends_job = ends_job or (drain is not None and drain.ends_job)
+    hosts = {host, *(drain.left_hosts if drain is not None else ())}
+    return _obstacle(state, departing, hosts, ends_job=ends_job)
 
 
-def _obstacle(state: SchedulerState, departing: set[NodeId], left_hosts: set[str]) -> str:
-    """What keeps a running job from handing these over; empty: nothing."""
+def _obstacle(state: SchedulerState, departing: set[NodeId], left_hosts: set[str], *, ends_job: bool) -> str:
+    """What keeps a running job from handing these over, or from its end at a step that is saved first; empty: nothing."""
     for node in state.workers:
         if node.record.state is not NodeState.LIVE:
             return f"{node.record.node_id} is {node.record.state.value} ({node.record.reason})"
         if node.done:
             return f"{node.record.node_id} has trained to the end"
+    if ends_job:
+        return ""
     ready = sum(
         node.is_standby and node.record.state is NodeState.LIVE
         for node in state.nodes.values()
@@ -108,13 +162,21 @@ def _begin_or_join(state: SchedulerState, asked: DrainAsked, now_ms: int) -> lis
     if before is not None and joins:
         drain = before
     else:
-        number = before.number + 1 if before is not None else 1
-        drain = state.drain = Drain(number, state.job.generation, asked.reason)
-        drain.until_ms = now_ms + state.rules.drain_timeout_ms
+        drain = _new(state, asked.reason, state.rules.drain_timeout_ms, now_ms)
     drain.departing.update({node_id: drain.departing.get(node_id) for node_id in asked.nodes})
     drain.left_hosts |= {asked.host} - {""}
-    if joins:
-        return []
+    return [] if joins else _begin(state, drain)
+
+
+def _new(state: SchedulerState, reason: str, wait_ms: int, now_ms: int) -> Drain:
+    """Put one in the place of the last one, which has ended."""
+    number = state.drain.number + 1 if state.drain is not None else 1
+    drain = state.drain = Drain(number, state.job.generation, reason)
+    drain.wait_ms, drain.until_ms = wait_ms, now_ms + wait_ms
+    return drain
+
+
+def _begin(state: SchedulerState, drain: Drain) -> list[SchedulerEffect]:
     event = state.event(
         EventKind.DRAIN_BEGUN, generation=drain.generation, reason=drain.reason, details=_names(drain)
     )
@@ -124,16 +186,15 @@ def _begin_or_join(state: SchedulerState, asked: DrainAsked, now_ms: int) -> lis
 
 def _ask(state: SchedulerState, drain: Drain, step: int) -> list[SchedulerEffect]:
     drain.ask_for(step)
-    ask = _question(state, drain)
+    ask = _question(drain)
     drain.connections = {node.record.node_id: node.connection for node in state.workers}
     # In the order of what is written: behind the plan of this generation, which a rank must know first.
     asked = [Answer(node.connection, ask) for node in state.workers if node.connection is not None]
     return [Persist((), tuple(asked))]
 
 
-def _question(state: SchedulerState, drain: Drain) -> SaveAt:
-    wait_ms = state.rules.drain_timeout_ms
-    return SaveAt(drain=drain.number, generation=drain.generation, step=drain.step, wait_ms=wait_ms)
+def _question(drain: Drain) -> SaveAt:
+    return SaveAt(drain=drain.number, generation=drain.generation, step=drain.step, wait_ms=drain.wait_ms)
 
 
 def on_position(state: SchedulerState, node: Node, at: Position) -> list[SchedulerEffect]:
@@ -172,14 +233,16 @@ def advance(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
         return _follow_hand_over(state, drain)
     if state.job.state is not JobState.RUNNING or state.job.generation != drain.generation:
         return _give_up(state, drain, state.job.reason)
-    obstacle = _obstacle(state, set(drain.departing), drain.left_hosts) or _came_back(state, drain)
+    obstacle = _obstacle(
+        state, set(drain.departing), drain.left_hosts, ends_job=drain.ends_job
+    ) or _came_back(state, drain)
     if obstacle:
         return _give_up(state, drain, obstacle)
     if now_ms >= drain.until_ms:
         # This process was paused: a rank that waited at the step has let go by itself, and trains on.
         return on_due(state)
     if drain.state is DrainState.SAVING and state.checkpoints.durable_step >= drain.step:
-        return _hand_over(state, drain, now_ms)
+        return _wait_for_the_end(state, drain) if drain.ends_job else _hand_over(state, drain, now_ms)
     return []
 
 
@@ -200,7 +263,9 @@ def on_due(state: SchedulerState) -> list[SchedulerEffect]:
         return _end(
             state, drain, DrainFact.GIVEN_UP, f"{_names(drain)} left, and no standby has taken the rank yet"
         )
-    limit = f"{state.rules.drain_timeout_ms / 1000:g} s (MS_DRAIN_TIMEOUT)"
+    limit = f"{drain.wait_ms / 1000:g} s (MS_DRAIN_TIMEOUT)"
+    if drain.ends_job:
+        limit = "MS_STOP_GRACE leaves for it"
     return _give_up(state, drain, f"it took longer than {limit}, {drain.state.value}")
 
 
@@ -212,12 +277,26 @@ def _give_up(state: SchedulerState, drain: Drain, reason: str) -> list[Scheduler
         for node in state.workers
         if node.connection is not None
     ]
+    answers += _not_handed_over(state, drain, reason)
+    return [Persist((), tuple(answers)), *_end(state, drain, DrainFact.GIVEN_UP, reason)]
+
+
+def _not_handed_over(state: SchedulerState, drain: Drain, reason: str) -> list[Answer]:
+    """What the nodes hear that have asked themselves: they leave as they are."""
+    answers: list[Answer] = []
     for node_id, request in drain.departing.items():
         connection = state.nodes[node_id].connection
         if request is not None and connection is not None:
             answer = NotHandedOver(request_id=request, reason=reason[:1024])
             answers.append(Answer(connection, answer))
-    return [Persist((), tuple(answers)), *_end(state, drain, DrainFact.GIVEN_UP, reason)]
+    return answers
+
+
+def _wait_for_the_end(state: SchedulerState, drain: Drain) -> list[SchedulerEffect]:
+    """All ranks hold the step, and wait there until their launchers end them."""
+    reason = f"saved at step {drain.step}, where the job ends"
+    answers = _not_handed_over(state, drain, reason)
+    return [Persist((), tuple(answers)), *_end(state, drain, DrainFact.JOB_STOPS, reason)]
 
 
 def _hand_over(state: SchedulerState, drain: Drain, now_ms: int) -> list[SchedulerEffect]:
@@ -257,15 +336,33 @@ def _follow_hand_over(state: SchedulerState, drain: Drain) -> list[SchedulerEffe
 
 
 def _end(state: SchedulerState, drain: Drain, fact: DrainFact, outcome: str) -> list[SchedulerEffect]:
-    drain.end(fact, outcome, handed_over=fact is DrainFact.TAKEN_OVER)
+    drain.end(fact, outcome)
+    fails = drain.ends_job and not drain.saved
     event = state.event(
         EventKind.DRAIN_ENDED,
         generation=drain.generation,
         step=drain.step or None,
-        reason=outcome,
+        reason=f"{_NOT_SAVED if fails else ''}{outcome}",
         details=_names(drain),
     )
-    return [Persist((event,))]
+    answers = tuple(
+        Answer(connection, _job_saved(state, drain, request)) for connection, request in drain.stops.items()
+    )
+    return [Persist((event,), answers)]
+
+
+def _job_saved(state: SchedulerState, drain: Drain, request: RequestId) -> JobSaved:
+    """What a launcher hears that has asked for the end of the job."""
+    if drain.saved:
+        return JobSaved(request_id=request, step=drain.step)
+    step, obstacle = state.checkpoints.durable_step, drain.outcome[:1024]
+    return JobSaved(request_id=request, step=step, obstacle=obstacle)
+
+
+def _is_saved_for_its_end(state: SchedulerState) -> bool:
+    """Do all ranks wait at a step for the end of their processes?"""
+    drain = state.drain
+    return drain is not None and drain.saved and drain.generation == state.job.generation
 
 
 def _names(drain: Drain) -> str:

@@ -36,6 +36,8 @@ class DrainFact(str, Enum):
     """Every rank will stop at the step."""
     COMMITTED = "committed"
     """Every rank holds the step."""
+    JOB_STOPS = "job stops"
+    """The same where the whole job is to end: every rank waits there for the end of its process, and nobody takes it."""
     TAKEN_OVER = "taken over"
     """The next generation is planned: every rank has a process again."""
     GIVEN_UP = "given up"
@@ -54,6 +56,7 @@ DRAIN_MOVES: dict[DrainState, dict[DrainFact, DrainState]] = {
     },
     DrainState.SAVING: {
         DrainFact.COMMITTED: DrainState.HANDING_OVER,
+        DrainFact.JOB_STOPS: DrainState.ENDED,
         DrainFact.GIVEN_UP: DrainState.ENDED,
     },
     DrainState.HANDING_OVER: {
@@ -66,7 +69,7 @@ DRAIN_MOVES: dict[DrainState, dict[DrainFact, DrainState]] = {
 
 
 class Drain:
-    """One planned departure, of one node or several. Nothing of it is stored but its events."""
+    """One planned departure, of one node or several, or of all: the end of the job. Nothing of it is stored but its events."""
 
     def __init__(self, number: int, generation: Generation, reason: str) -> None:
         """Every rank is asked where it is.
@@ -83,8 +86,12 @@ class Drain:
         """Whose ranks are to be handed over, each with the request that waits for the end; None: it did not ask itself."""
         self.left_hosts: set[str] = set()
         """No standby of these takes a rank."""
-        self.until_ms = 0
-        """When it has had its time, on the monotonic clock. A rank that waits at the step waits a little longer."""
+        self.ends_job = False
+        """Launchers end all processes behind it: it needs no standby, and nobody takes a rank."""
+        self.stops: dict[ConnectionId, RequestId] = {}
+        """Of the launchers that wait for its end: where, and what they asked."""
+        self.wait_ms = self.until_ms = 0
+        """How long it may take, and when it has had its time, on the monotonic clock. A rank that waits at the step waits a little longer."""
         self.step = 0
         """At which all are asked to stop; 0: none is chosen yet."""
         self.margin = 1
@@ -99,6 +106,8 @@ class Drain:
         """Has one of them passed `step`?"""
         self.handed_over = False
         """Said of one that ended: a standby has the rank, and no step was lost."""
+        self.saved = False
+        """Said of one that ended: every rank has saved `step` and waits there for the end of the job."""
         self.outcome = ""
         """How it ended, for people; empty before."""
 
@@ -122,7 +131,8 @@ class Drain:
         if generation == self.generation:
             self.went_to = max(self.went_to, step)
 
-    def end(self, fact: DrainFact, outcome: str, *, handed_over: bool) -> None:
+    def end(self, fact: DrainFact, outcome: str) -> None:
         """It is over, and this is why."""
         self.move(fact)
-        self.outcome, self.handed_over = outcome, handed_over
+        self.outcome = outcome
+        self.handed_over, self.saved = fact is DrainFact.TAKEN_OVER, fact is DrainFact.JOB_STOPS

@@ -15,7 +15,7 @@ from recovery.core import principals
 from recovery.core.copy_messages import CopyFailed, CopyReport
 from recovery.core.copy_records import CopyRecord
 from recovery.core.effects import Answer, Persist
-from recovery.core.handover_messages import Depart, HandoverFromNode, Position
+from recovery.core.handover_messages import Depart, HandoverFromNode, Position, StopJob
 from recovery.core.ids import ConnectionId, RequestId
 from recovery.core.records import (
     CheckpointRecord,
@@ -190,6 +190,8 @@ class SchedulerMachine:
             return registration.on_register(state, received, message, now_ms)
         if isinstance(message, m.Exited):
             return liveness.on_exited(state, received, message, now_ms)
+        if isinstance(message, StopJob):
+            return drain.on_stop_job(state, connection, message, received.peer, now_ms)
         assert node is not None, "the table lets only members say the rest"
         return self._from_speaker(node, connection, message, now_ms)
 

@@ -13,6 +13,7 @@ from recovery.core.handover_messages import (
     DrainCancelled,
     HandedOver,
     HandoverFromScheduler,
+    JobSaved,
     NotHandedOver,
     Position,
     SaveAt,
@@ -111,6 +112,9 @@ class Handover:
             case HandedOver():
                 reason = message.reason
                 return [self._departure.exit(STOPPED, reason), *self._main_thread.end(reason)]
+            case JobSaved():
+                # A launcher's answer.
+                return []
             case _:
                 assert_never(message)
 
@@ -141,14 +145,14 @@ class Handover:
 
     def on_timer(self, now_ms: int) -> list[WorkerEffect]:
         """The scheduler has had its time."""
-        wait_ms = self._wait_ms if self._asked is None else self._rules.drain_timeout_ms
-        limit = f"{wait_ms / 1000:g} s (MS_DRAIN_TIMEOUT)"
         has_begun = self._stop is not None and self._stop.generation == self._main_thread.generation
         if self._asked is None:
             if not has_begun or now_ms < self._let_go_ms:
                 return []
-            text = f"this process does not wait for another rank's hand-over any longer: it took longer than {limit}"
+            limit = f"{self._wait_ms / 1000:g} s"
+            text = f"this process does not wait at a step for the other ranks any longer: it took longer than {limit}"
             return [Log("drain_not_waited_for", text, warning=True), *self.let_go()]
+        limit = f"{self._rules.drain_timeout_ms / 1000:g} s (MS_DRAIN_TIMEOUT)"
         late = f"it took longer than {limit}" if has_begun else "the scheduler does not answer"
         return self._leave(late)
 

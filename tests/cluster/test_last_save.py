@@ -1,0 +1,166 @@
+"""A launcher that is asked to stop has the job saved first: the next start goes on at the very step. Real processes."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from recovery.core.records import EventKind
+from tests.cluster.launched import LAUNCHER, LaunchedCluster
+from tests.cluster.small_cluster import SCRIPT
+from tests.cluster.test_drain import _OWN_LOOP, outcomes, steps_lost
+from tests.cluster.test_launcher import WITHOUT_RECOVERY, assert_nothing_left
+
+pytestmark = pytest.mark.cluster
+
+RARELY = {"JOB_SAVE_STEPS": "1000"}
+"""No save but the last one."""
+
+
+def saved_step(cluster: LaunchedCluster) -> int:
+    """What the launcher says at its end."""
+    [step] = re.findall(r"saved at step ([0-9]+): the same command goes on there", cluster.log(LAUNCHER))
+    return int(step)
+
+
+def stop(cluster: LaunchedCluster, number: signal.Signals = signal.SIGTERM) -> None:
+    cluster.signal(LAUNCHER, number)
+    assert cluster.wait_exit(LAUNCHER) == 128 + number, cluster.tails()
+    assert_nothing_left(cluster)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_the_next_start_goes_on_at_the_step_at_which_the_job_was_stopped(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    with LaunchedCluster(tmp_path, environment=RARELY) as cluster:
+        cluster.start()
+        cluster.wait_step(6)
+        stop(cluster, number)
+        step = saved_step(cluster)
+        assert step > 6
+        [ended] = cluster.events(EventKind.DRAIN_ENDED)
+        assert (ended.event.step, ended.event.reason) == (step, f"saved at step {step}, where the job ends")
+        cluster.start()
+        assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
+        assert [one.event.step for one in cluster.events(EventKind.PLAN_MADE)] == [0, step]
+        assert steps_lost(cluster) == 0
+        cluster.check_result()
+
+
+def test_a_job_with_standbys_and_a_script_that_is_entered_once_are_saved_too(tmp_path: Path) -> None:
+    environment = {**RARELY, "JOB_FACE": "init", "MS_STANDBY_NUM": "1"}
+    with LaunchedCluster(tmp_path, environment=environment) as cluster:
+        cluster.start("--standby_num=1")
+        cluster.wait_event(EventKind.NODE_READY, "standby_0")
+        cluster.wait_step(6)
+        stop(cluster)
+        step = saved_step(cluster)
+        assert not cluster.events(EventKind.RANK_TAKEN_OVER)
+        cluster.start("--standby_num=1")
+        assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
+        assert [one.event.step for one in cluster.events(EventKind.PLAN_MADE)] == [0, step]
+        assert steps_lost(cluster) == 0
+
+
+def test_a_rank_that_hangs_does_not_hold_the_stop(tmp_path: Path) -> None:
+    with LaunchedCluster(tmp_path, environment={"MS_STOP_GRACE": "6", "JOB_HELD_STEP": "40"}) as cluster:
+        cluster.start()
+        cluster.wait_event(EventKind.CHECKPOINT_COMMITTED)
+        cluster.wait_step(6)
+        os.kill(cluster.pid_of("1"), signal.SIGSTOP)
+        stop(cluster)
+        [outcome] = outcomes(cluster)
+        assert (
+            outcome
+            == "not saved for the end of the job: it took longer than MS_STOP_GRACE leaves for it, asking"
+        )
+        assert re.search(
+            r"not saved: it took longer than MS_STOP_GRACE leaves for it, asking; the last checkpoint is step [1-9]",
+            cluster.log(LAUNCHER),
+        )
+        cluster.start()
+        cluster.go_on()
+        assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
+        cluster.check_result()
+
+
+def test_a_second_signal_does_not_wait_for_the_save(tmp_path: Path) -> None:
+    with LaunchedCluster(tmp_path, environment={"MS_STOP_GRACE": "3600", "JOB_HELD_STEP": "7"}) as cluster:
+        cluster.start()
+        cluster.wait_step(6)
+        cluster.signal(LAUNCHER, signal.SIGINT)
+        cluster.wait_event(EventKind.DRAIN_BEGUN)
+        stop(cluster, signal.SIGINT)
+        assert "not saved: asked to stop again" in cluster.log(LAUNCHER)
+
+
+# --- as before -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("says", "reason"),
+    [("pass", "does not call session.stop_if_asked()"), ("session.stop_if_asked()", "nothing that can save")],
+)
+def test_a_loop_that_cannot_save_out_of_turn_ends_as_it_is(tmp_path: Path, says: str, reason: str) -> None:
+    with LaunchedCluster(tmp_path, environment={"MS_STOP_GRACE": "3600"}) as cluster:
+        (cluster.directory / SCRIPT).write_text(_OWN_LOOP.replace("SAYS", says))
+        cluster.start()
+        cluster.wait_step(5)
+        stop(cluster)
+        assert re.search(rf"not saved: worker_|not saved: [01] .*{re.escape(reason)}", cluster.log(LAUNCHER))
+
+
+def test_a_job_that_has_done_no_step_is_not_waited_for(tmp_path: Path) -> None:
+    environment = {"MS_STOP_GRACE": "3600", "JOB_HELD_STEP": "1"}
+    with LaunchedCluster(tmp_path, environment=environment) as cluster:
+        cluster.start()
+        cluster.wait_event(EventKind.STATE_LOADED, count=2)
+        stop(cluster)
+        assert "not saved: no step is done since step 0" in cluster.log(LAUNCHER)
+
+
+def test_a_program_that_knows_nothing_of_recovery_saves_as_it_can(tmp_path: Path) -> None:
+    with LaunchedCluster(tmp_path, environment={"MS_STOP_GRACE": "3600"}) as cluster:
+        (cluster.directory / SCRIPT).write_text(_PLAIN)
+        cluster.start()
+        cluster.wait(lambda: all((tmp_path / f"ready_{rank}").exists() for rank in range(2)), "both")
+        stop(cluster)
+        assert "not saved: no step is done since step 0" in cluster.log(LAUNCHER)
+        assert all((tmp_path / f"saved_{rank}").exists() for rank in range(2))
+
+
+_PLAIN = """
+import os, signal, sys
+from pathlib import Path
+
+def save(number, frame):
+    Path(f"saved_{os.environ['RANK']}").touch()
+    sys.exit(0)
+
+signal.signal(signal.SIGTERM, save)
+Path(f"ready_{os.environ['RANK']}").touch()
+while True:
+    signal.pause()
+"""
+
+
+def test_without_recovery_nothing_is_saved_and_nothing_said(tmp_path: Path) -> None:
+    with LaunchedCluster(tmp_path, environment=WITHOUT_RECOVERY) as cluster:
+        cluster.start()
+        cluster.wait_step(6)
+        stop(cluster)
+        assert "saved" not in cluster.log(LAUNCHER)
+
+
+def test_without_a_scheduler_the_job_ends_as_it_is(tmp_path: Path) -> None:
+    with LaunchedCluster(tmp_path, environment={"JOB_HELD_STEP": "40"}) as cluster:
+        cluster.start()
+        cluster.wait_step(6)
+        os.kill(cluster.pid_of("sched"), signal.SIGSTOP)
+        stop(cluster)
+        assert "not saved: the scheduler does not answer" in cluster.log(LAUNCHER)

@@ -1,0 +1,246 @@
+"""A launcher is asked to end the job: every rank saves a step and waits there for its end, or the job ends as it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from recovery.core import messages as m
+from recovery.core.handover_messages import (
+    DrainCancelled,
+    HandedOver,
+    JobSaved,
+    NotHandedOver,
+    SaveAt,
+    StopJob,
+)
+from recovery.core.ids import ConnectionId, NodeId, RequestId
+from recovery.core.records import EventKind, JobState
+from recovery.core.rules import Rules
+from recovery.core.scheduler.drain import why_not
+from recovery.core.scheduler.drain_states import DrainState
+from recovery.core.scheduler.stimuli import DrainAsked
+from recovery.core.scheduler.views import drain_view
+from tests.core.desk import Desk, checkpoint
+from tests.core.drained import RULES, Drained
+
+GRACE_MS = 25_000
+
+
+class Stopped(Drained):
+    """Two ranks that have done a step behind their checkpoint, and launchers that are asked to end the job."""
+
+    def __init__(self, *, standbys: int = 0, rules: Rules = RULES) -> None:
+        super().__init__(standbys=standbys, rules=rules)
+        for worker in self.workers:
+            worker.send(m.FirstStep(generation=worker.generation, step=1))
+
+    def stop(self, request: str = "one", *, connection: ConnectionId | None = None) -> ConnectionId:
+        """A launcher asks, on a connection of its own unless it asks again."""
+        return stop(self.desk, request, connection=connection)
+
+    def heard(self, launcher: ConnectionId) -> list[m.FromScheduler]:
+        return self.desk.tray[launcher]
+
+    def until(self, state: DrainState) -> int:
+        """Let all ranks answer until the stop is so far; gives the step."""
+        rounds = {DrainState.ASKING: 0, DrainState.AGREEING: 1, DrainState.SAVING: 2}
+        for _ in range(rounds[state]):
+            for worker in self.workers:
+                self.answer(worker, 14)
+        assert self.is_in(state)
+        return self.asked(self.zero).step
+
+
+def stop(desk: Desk, request: str = "one", *, connection: ConnectionId | None = None) -> ConnectionId:
+    connection = connection or desk.connect()
+    desk.say(connection, StopJob(request_id=RequestId(request), reason="SIGTERM", within_ms=GRACE_MS))
+    return connection
+
+
+def said(step: int, obstacle: str = "", request: str = "one") -> JobSaved:
+    return JobSaved(request_id=RequestId(request), step=step, obstacle=obstacle)
+
+
+def test_all_ranks_save_a_step_and_wait_there_for_their_end() -> None:
+    stopped = Stopped()
+    launcher = stopped.stop()
+    assert [stopped.asked(worker).step for worker in stopped.workers] == [0, 0], "where are you?"
+    step = stopped.until(DrainState.SAVING)
+    assert (step, stopped.asked(stopped.zero).wait_ms) == (15, GRACE_MS)
+    stopped.zero.save(15)
+    assert stopped.heard(launcher) == [], "not all ranks hold it"
+    stopped.one.save(15)
+    assert stopped.heard(launcher) == [said(15)]
+    assert stopped.outcome() == "saved at step 15, where the job ends"
+    [begun] = [one for one in stopped.desk.events if one.kind is EventKind.DRAIN_BEGUN]
+    assert (begun.reason, begun.details) == ("the launcher at 10.0.0.1: SIGTERM", "")
+    assert stopped.job is JobState.RUNNING
+    for worker in stopped.workers:
+        assert not worker.hears(DrainCancelled), "it waits"
+        assert not worker.hears(HandedOver), "its launcher ends it"
+    assert launcher in stopped.desk.kept
+    assert launcher not in stopped.desk.closed
+
+
+def test_the_next_start_goes_on_at_the_saved_step() -> None:
+    stopped = Stopped()
+    stopped.stop()
+    step = stopped.until(DrainState.SAVING)
+    for worker in stopped.workers:
+        worker.save(step)
+    for worker in stopped.workers:
+        stopped.depart(worker)
+        assert worker.last(NotHandedOver).reason == "the job ends"
+    for worker in stopped.workers:
+        worker.send(m.Leave(request_id=worker.request(), reason="SIGTERM"))
+    stopped.desk.restart()
+    for worker in stopped.workers:
+        assert isinstance(worker.register(keep_token=False), m.Admitted)
+        worker.ready(checkpoint(step, path=f"{worker.node_id}/{step}"))
+    assert [worker.last(m.Rollback).step for worker in stopped.workers] == [step, step]
+
+
+def test_the_requests_of_all_launchers_are_one() -> None:
+    stopped = Stopped()
+    first = stopped.stop("one")
+    second = stopped.stop("two")
+    stopped.stop("one", connection=first)
+    step = stopped.until(DrainState.SAVING)
+    for worker in stopped.workers:
+        worker.save(step)
+    assert stopped.heard(first) == [said(step)]
+    assert stopped.heard(second) == [said(step, request="two")]
+    late = stopped.stop("three")
+    assert stopped.heard(late) == [said(step, request="three")], "all wait there"
+    stopped.zero.send(m.Leave(request_id=stopped.zero.request(), reason="SIGTERM"))
+    assert stopped.job is JobState.INTERRUPTED
+    later = stopped.stop("four")
+    assert stopped.heard(later) == [said(step, request="four")], "nobody has trained since"
+    assert stopped.desk.kinds().count(EventKind.DRAIN_BEGUN) == 1
+
+
+def test_ranks_that_have_waited_long_enough_train_on_and_can_be_stopped_again() -> None:
+    stopped = Stopped()
+    stopped.stop()
+    step = stopped.until(DrainState.SAVING)
+    for worker in stopped.workers:
+        worker.save(step)
+    stopped.desk.at(GRACE_MS)
+    again = stopped.stop("two")
+    assert stopped.is_in(DrainState.ASKING)
+    assert stopped.heard(again) == []
+
+
+def test_a_request_that_was_answered_has_the_same_answer_again() -> None:
+    stopped = Stopped()
+    launcher = stopped.stop()
+    stopped.zero.die()
+    stopped.stop(connection=launcher)
+    obstacle = "worker_0 is suspect (connection closed)"
+    assert stopped.heard(launcher) == [said(10, obstacle), said(10, obstacle)]
+    assert stopped.desk.kinds().count(EventKind.DRAIN_ENDED) == 1
+
+
+# --- not saved ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", [DrainState.ASKING, DrainState.AGREEING, DrainState.SAVING])
+@pytest.mark.parametrize(
+    ("what", "obstacle"),
+    [
+        ("dies", "worker_0 is suspect (connection closed)"),
+        ("done", "worker_0 has trained to the end"),
+        ("time", "it took longer than MS_STOP_GRACE leaves for it, "),
+        ("cannot save", "worker_0 cannot save at a step that is asked for: nothing saves"),
+    ],
+)
+def test_whatever_comes_between_ends_the_job_as_it_is(state: DrainState, what: str, obstacle: str) -> None:
+    stopped = Stopped()
+    launcher = stopped.stop()
+    stopped.until(state)
+    match what:
+        case "dies":
+            stopped.zero.die()
+        case "done":
+            stopped.zero.done()
+        case "time":
+            for worker in stopped.workers:
+                worker.beat()
+            stopped.desk.at(GRACE_MS - 1)
+            assert stopped.is_in(state)
+            stopped.desk.at(GRACE_MS)
+            obstacle += state.value
+        case _:
+            stopped.answer(stopped.zero, 14, obstacle="nothing saves")
+    assert stopped.heard(launcher) == [said(10, obstacle)]
+    assert stopped.outcome() == f"not saved for the end of the job: {obstacle}"
+    assert stopped.one.last(DrainCancelled) == DrainCancelled(drain=1)
+
+
+def test_a_job_that_cannot_be_saved_is_not_kept_waiting() -> None:
+    forming = Desk(RULES)
+    launcher = stop(forming)
+    assert forming.tray[launcher] == [said(0, "the job is forming")]
+    stopped = Stopped(rules=Rules(worker_count=2, recovery_enabled=False))
+    launcher = stopped.stop()
+    assert stopped.heard(launcher) == [said(10, "MS_ENABLE_RECOVERY=1 is not set")]
+    stopped = Stopped()
+    for worker in stopped.workers:
+        worker.done()
+    launcher = stopped.stop()
+    [answer] = stopped.heard(launcher)
+    assert isinstance(answer, JobSaved)
+    assert answer.obstacle.startswith("the job is finished")
+    assert stopped.outcome().startswith("not saved for the end of the job: the job is finished")
+
+
+def test_a_job_that_has_done_no_step_has_nothing_to_lose() -> None:
+    desk = Desk(RULES)
+    drained = Drained(standbys=0, desk=desk)
+    launcher = stop(desk)
+    assert desk.tray[launcher] == [said(10, "no step is done since step 0")]
+    assert not drained.zero.hears(SaveAt)
+
+
+# --- beside a planned departure ----------------------------------------------------------------------------------------------
+
+
+def test_a_departure_that_is_under_way_becomes_the_end_of_the_job() -> None:
+    stopped = Stopped(standbys=1)
+    request = stopped.depart()
+    launcher = stopped.stop()
+    step = stopped.until(DrainState.SAVING)
+    stopped.standbys[0].die()
+    assert stopped.is_in(DrainState.SAVING), "nobody is to take the rank"
+    for worker in stopped.workers:
+        worker.save(step)
+    assert stopped.heard(launcher) == [said(step)]
+    assert stopped.one.last(NotHandedOver) == NotHandedOver(
+        request_id=request, reason=f"saved at step {step}, where the job ends"
+    )
+    assert not drain_view(stopped.desk.machine.state)["handed_over"]
+
+
+def test_a_worker_that_is_asked_to_end_while_the_job_is_saved_waits_for_that() -> None:
+    stopped = Stopped()
+    stopped.stop()
+    stopped.depart()
+    assert not stopped.one.hears(NotHandedOver), "there is no standby, and it needs none"
+    step = stopped.until(DrainState.SAVING)
+    for worker in stopped.workers:
+        worker.save(step)
+    assert stopped.one.hears(NotHandedOver) == 1
+    state = stopped.desk.machine.state
+    assert why_not(state, (NodeId("worker_1"),), "") == "the job ends"
+    stopped.desk.handle(DrainAsked((NodeId("worker_1"),), "", "recovery drain worker_1"))
+    assert stopped.desk.kinds().count(EventKind.DRAIN_BEGUN) == 1
+
+
+def test_a_rank_that_is_being_handed_over_is_at_a_step_that_all_hold() -> None:
+    drained = Drained()
+    step = drained.handing_over()
+    launcher = stop(drained.desk)
+    obstacle = f"a rank is being handed over at step {step}"
+    assert drained.desk.tray[launcher] == [said(step, obstacle)]
+    drained.take_over(drained.standbys[0], step)
+    assert drained.outcome() == f"handed over at step {step}, no step is lost"
