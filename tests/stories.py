@@ -72,7 +72,10 @@ PROMISES: Mapping[str, tuple[str, ...]] = {
     "I25": (
         "cluster/test_launcher_standbys.py::test_a_killed_workers_rank_is_taken_at_once_under_a_fresh_id[1]",
     ),
-    "I26": ("cluster/test_drain.py::test_sigterm_hands_the_rank_over_and_no_step_is_lost[5]",),
+    "I26": (
+        "cluster/test_drain.py::test_sigterm_hands_the_rank_over_and_no_step_is_lost[5]",
+        "cluster/test_last_save.py::test_the_next_start_goes_on_at_the_step_at_which_the_job_was_stopped[15]",
+    ),
     "I27": ("faults/test_lost_disks.py::test_a_rank_on_an_empty_disk_gets_its_checkpoint_back[token]",),
     "I28": (
         "faults/test_lost_disks.py::test_a_damaged_copy_is_refused_and_another_holder_is_asked",

@@ -14,6 +14,10 @@ from tests.cluster.launched import LAUNCHER, LaunchedCluster
 from tests.cluster.small_cluster import SCRIPT
 from tests.cluster.test_drain import _OWN_LOOP, outcomes, steps_lost
 from tests.cluster.test_launcher import WITHOUT_RECOVERY, assert_nothing_left
+from tests.cluster.test_launcher_hosts import SECOND
+from tests.faults.hosts import Host, host
+
+__all__ = ["host"]
 
 pytestmark = pytest.mark.cluster
 
@@ -65,6 +69,35 @@ def test_a_job_with_standbys_and_a_script_that_is_entered_once_are_saved_too(tmp
         assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
         assert [one.event.step for one in cluster.events(EventKind.PLAN_MADE)] == [0, step]
         assert steps_lost(cluster) == 0
+
+
+@pytest.mark.parametrize("first", [LAUNCHER, SECOND])
+def test_the_launchers_of_all_hosts_have_the_job_saved_once(tmp_path: Path, host: Host, first: str) -> None:
+    """As a system does that stops a job: all of them are asked, one a little after the other."""
+    with LaunchedCluster(tmp_path, environment=RARELY) as cluster:
+        start_on_two_hosts(cluster, host)
+        cluster.wait_step(6)
+        cluster.signal(first, signal.SIGTERM)
+        cluster.wait_event(EventKind.DRAIN_BEGUN)
+        other = SECOND if first == LAUNCHER else LAUNCHER
+        cluster.signal(other, signal.SIGTERM)
+        for name in (first, other):
+            assert cluster.wait_exit(name) == 128 + signal.SIGTERM, cluster.tails()
+        [ended] = cluster.events(EventKind.DRAIN_ENDED)
+        assert ended.event.reason == f"saved at step {ended.event.step}, where the job ends"
+        assert f"saved at step {ended.event.step}: the same command" in cluster.log(first)
+        start_on_two_hosts(cluster, host)
+        for name in (LAUNCHER, SECOND):
+            assert cluster.wait_exit(name) == 0, cluster.tails()
+        assert [one.event.step for one in cluster.events(EventKind.PLAN_MADE)] == [0, ended.event.step]
+        assert steps_lost(cluster) == 0
+        cluster.check_result()
+
+
+def start_on_two_hosts(cluster: LaunchedCluster, host: Host) -> None:
+    flags = ("--local_worker_num=1", f"--master_addr={host.scheduler}")
+    cluster.start(*flags, "--node_rank=0")
+    cluster.start(*flags, "--node_rank=1", "--log_dir=logs_of_second", name=SECOND, prefix=host.prefix)
 
 
 def test_a_rank_that_hangs_does_not_hold_the_stop(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ _DRAIN = "tests/core/test_drain.py"
 _HANDED_OVER = f"{_DRAIN}::test_a_rank_goes_to_a_standby_at_a_step_that_all_have_saved"
 _GIVEN_UP = f"{_DRAIN}::test_whatever_comes_between_gives_it_up_and_lets_everybody_go_on"
 _DRAIN_ORDER = "tests/core/test_drain_order.py"
+_JOB_STOP = "tests/core/test_job_stop.py"
 _ORDERS = "tests/core/test_drain_interleavings.py"
 _STOP_POINT = "tests/worker/test_stop_point.py"
 _SIGNALS = "tests/training/test_stop_signals.py"
@@ -126,6 +127,24 @@ DRAIN = (
         "DrainState.HANDING_OVER",
         "DrainState.SAVING",
         (f"{_DRAIN}::test_no_standby_of_a_host_that_is_drained_takes_a_rank_of_it",),
+    ),
+    Bug(
+        "the job ends at a step that all ranks hold, and one of them is taken over instead of waiting there",
+        "I26",
+        "core/scheduler/drain.py",
+        "advance",
+        "_wait_for_the_end(state, drain) if drain.ends_job else _hand_over(state, drain, now_ms)",
+        "_hand_over(state, drain, now_ms)",
+        (f"{_JOB_STOP}::test_a_departure_that_is_under_way_becomes_the_end_of_the_job",),
+    ),
+    Bug(
+        "a launcher hears that all ranks wait at a step at which they wait no longer",
+        "I26",
+        "core/scheduler/drain.py",
+        "_still_waits",
+        "_is_saved_for_its_end(state) and not trains_on",
+        "_is_saved_for_its_end(state)",
+        (f"{_JOB_STOP}::test_ranks_that_have_waited_long_enough_train_on_and_can_be_stopped_again",),
     ),
     Bug(
         "who departs is interrupted before it hears that it may go",

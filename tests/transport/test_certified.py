@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from recovery.core.ids import NodeId
+from recovery.core.handover_messages import StopJob
+from recovery.core.ids import NodeId, RequestId
 from recovery.core.messages import Admitted, Exited, Refused
 from recovery.core.principals import AuthMethod, Principal, PrincipalKind
 from recovery.tls.side import Side
@@ -204,3 +205,30 @@ def test_a_certificate_restricts_whose_end_is_reported(
     run(main())
     assert ("CERT_MISMATCH" in caplog.text) == bool(code)
     assert code in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("names", "code"),
+    [
+        (("ft-node:w0",), "ID_CERT_MISMATCH"),
+        (("ft-role:worker",), "ROLE_CERT_MISMATCH"),
+        (("ft-role:launcher",), ""),
+        ((), ""),
+    ],
+)
+def test_the_certificate_of_a_node_does_not_ask_for_the_end_of_the_job(
+    world: World, caplog: pytest.LogCaptureFixture, names: tuple[str, ...], code: str
+) -> None:
+    async def main() -> None:
+        world.places[Side.CLIENT].own(signed("c", world.root, usages=(CLIENT,), san=names))
+        async with secure(world) as (receiver, port):
+            launcher = node(world, port)
+            await launcher.client.connect(WAIT_S)
+            launcher.client.send(StopJob(request_id=RequestId("s"), reason="SIGTERM", within_ms=1))
+            await until(lambda: receiver.messages or launcher.lost, "the request, or the end")
+            assert len(receiver.messages) == (0 if code else 1)
+            await launcher.client.close()
+
+    run(main())
+    assert (f"{code}: the certificate" in caplog.text) == bool(code)
+    assert ("asks for the end of the job, as only a launcher does" in caplog.text) == bool(code)
