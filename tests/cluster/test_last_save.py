@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 from pathlib import Path
 
 import pytest
 
 from recovery.core.records import EventKind
+from tests.cluster.harness import JOB
 from tests.cluster.launched import LAUNCHER, LaunchedCluster
 from tests.cluster.small_cluster import SCRIPT
 from tests.cluster.test_drain import _OWN_LOOP, outcomes, steps_lost
 from tests.cluster.test_launcher import WITHOUT_RECOVERY, assert_nothing_left
 from tests.cluster.test_launcher_hosts import SECOND
+from tests.cluster.undisturbed import Undisturbed
 from tests.faults.hosts import Host, host
+from tests.warm.process import TORCH
 
 __all__ = ["host"]
 
@@ -69,6 +73,27 @@ def test_a_job_with_standbys_and_a_script_that_is_entered_once_are_saved_too(tmp
         assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
         assert [one.event.step for one in cluster.events(EventKind.PLAN_MADE)] == [0, step]
         assert steps_lost(cluster) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings", [{}, {"JOB_ASYNC": "1"}, {"JOB_LAYOUT": "shared"}], ids=["rank", "async", "shared"]
+)
+def test_a_torch_job_goes_on_with_the_same_bits(
+    tmp_path: Path, undisturbed: Undisturbed, settings: dict[str, str]
+) -> None:
+    environment = {"JOB_EPOCHS": "1", "JOB_SAVE_STEPS": "1000", **settings}
+    with LaunchedCluster(tmp_path, environment=environment, imports=TORCH) as cluster:
+        shutil.copy(JOB, tmp_path / SCRIPT)
+        cluster.start()
+        cluster.wait_step(6)
+        stop(cluster, signal.SIGINT)
+        step = saved_step(cluster)
+        cluster.start()
+        assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
+        assert [one.event.step for one in cluster.events(EventKind.PLAN_MADE)] == [0, step]
+        assert steps_lost(cluster) == 0
+        cluster.check_same_as(undisturbed(2, **environment))
 
 
 @pytest.mark.parametrize("first", [LAUNCHER, SECOND])
