@@ -12,6 +12,7 @@ from tests.simulation import assignments
 from tests.simulation.disk_faults import disk_faults_of
 from tests.simulation.drains import drains_of
 from tests.simulation.faults import DRAWN, Fault, faults_of, inject, memory_faults_of
+from tests.simulation.job_stops import job_stops_of
 from tests.simulation.shape import FAULTS_UNTIL_MS, LIVENESS_MS, Shape, Spares, shape_of, spares_of
 from tests.simulation.world import World
 
@@ -68,6 +69,7 @@ def run(
     drawn = (
         *faults_of(seed, shape),
         *drains_of(seed, shape),
+        *job_stops_of(seed, shape),
         *disk_faults_of(seed, shape),
         *memory_faults_of(seed, shape),
     )

@@ -36,6 +36,8 @@ class Spares(msgspec.Struct, frozen=True, kw_only=True):
     """How many ends of processes their launchers report."""
     drains: bool = False
     """Ranks are asked to depart: SIGTERM, `recovery drain`."""
+    job_stops: bool = False
+    """Launchers are asked to end the job."""
     copies: int | None = None
     """MS_CHECKPOINT_COPIES; None: nodes do not serve files."""
     failing_fetches: float = 0.0

@@ -1,6 +1,7 @@
 """Planned departures: where main threads stop, and what is promised to who departs, who waits and who goes on.
 
-I26  a rank that is handed over loses no step; who stopped for it goes on; who was asked to end ends; nobody else is sent away
+I26  a rank that is handed over loses no step; who stopped for it goes on; who was asked to end ends; nobody else is sent away;
+     a job that is saved for its end has all ranks at that step
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from recovery.core import messages as m
 from recovery.core.effects import Answer, Persist
-from recovery.core.handover_messages import DrainCancelled, HandedOver, NotHandedOver
+from recovery.core.handover_messages import DrainCancelled, HandedOver, JobSaved, NotHandedOver
 from recovery.core.records import EventKind, EventRecord
 from recovery.core.scheduler.drain_states import Drain
 from recovery.core.scheduler.effects import SchedulerEffect
@@ -35,6 +36,7 @@ STAGES = ("asked where", "asked to stop", "stopped", "handed over")
 _UNREACHABLE_MS = 20_000
 """By then whoever was cut off has reached a scheduler again."""
 
+_NOBODY_ENDS_IT = 0.3
 _CANNOT_SAVE = 0.03
 """How many main threads find at the step that nothing saves out of turn."""
 
@@ -264,6 +266,22 @@ class DrainPromises:
         wire = scheduler.wires.get(answer.connection)
         if isinstance(answer.message, HandedOver) and wire is not None:
             self.must_end(wire.near, patience_ms=4 * self.world.rules.lease_ms + _UNREACHABLE_MS)
+        if isinstance(answer.message, JobSaved) and not answer.message.obstacle:
+            self._end_job()
+
+    def _end_job(self) -> None:
+        """The launchers of all hosts end their processes, each soon; or the one that asked is gone, and nobody does."""
+        draw = self.clock.draw("job stops")
+        if draw.random() < _NOBODY_ENDS_IT:
+            self.clock.seen["nobody ended a job that was saved for that"] += 1
+            return
+        for process in self.world.living:
+            if process.role is m.Role.WORKER:
+                self.clock.later(draw.choice((1, 5, 100)), partial(self._sent_sigterm, process))
+
+    def _sent_sigterm(self, process: Process) -> None:
+        if process.alive:
+            process.stop_asked.signal()
 
     def _ended(self, scheduler: SchedulerProcess, drain: Drain, writes: list[Persist]) -> None:
         self.checked += 1
@@ -277,6 +295,12 @@ class DrainPromises:
             applied = self._applied.get((state.job.run, drain.generation), 0)
             assert applied == step, f"I26: handed over at step {step}, and step {applied} was applied"
             return
+        if drain.saved:
+            self.clock.seen["a job was saved for its end"] += 1
+            applied = self._applied.get((state.job.run, drain.generation), 0)
+            assert applied == drain.step, f"I26: saved at step {drain.step}, and step {applied} was applied"
+            return
+        self.clock.seen["a job was not saved for its end"] += drain.ends_job
         heard = [step for write in writes for step in write.then if isinstance(step, Answer)]
         if "no standby has taken" in drain.outcome:
             self.clock.seen["a rank that had left was not taken over in time"] += 1
