@@ -25,7 +25,7 @@ from recovery.store.paths import scheduler_path
 
 _LIKE = 0.85
 """How like a setting's name another one is that was meant to be it: two letters of twelve may be swapped, and MS_SERVER_NUM is no MS_WORKER_NUM."""
-_ENTERED_BY = {"run", "init"}
+_ENTERED_BY = {"run", "init", "join"}
 """Names by which a script enters training. Any of that name: a script that has them and no training is started all the same."""
 
 

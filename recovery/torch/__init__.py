@@ -10,6 +10,7 @@ from __future__ import annotations
 from recovery.torch.loader import ResumableLoader
 from recovery.torch.process_group import init_process_group, is_collective_error
 from recovery.torch.random_state import capture_random_state, restore_random_state
+from recovery.torch.script import join, steps
 from recovery.torch.state import TrainState
 from recovery.torch.warm_up import warm_up
 from recovery.training import framework_hooks
@@ -21,4 +22,12 @@ framework_hooks.register(
     collective_error=is_collective_error,
 )
 
-__all__ = ["AdoptFolders", "ResumableLoader", "TrainState", "adopt_folder", "init_process_group"]
+__all__ = [
+    "AdoptFolders",
+    "ResumableLoader",
+    "TrainState",
+    "adopt_folder",
+    "init_process_group",
+    "join",
+    "steps",
+]

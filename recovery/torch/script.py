@@ -1,0 +1,140 @@
+"""A script that was written for torchrun, with three lines changed: `join` where it forms its world, `steps` where its two loops were.
+
+A survivor of a failure starts the script again in its own process (`recovery.init`). A script that gives its training as a function
+(`@recovery.run`) recovers sooner: its imports and its process stay as they are.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler, SequentialSampler
+
+from recovery.errors import UsageError
+from recovery.torch.loader import ResumableLoader
+from recovery.torch.process_group import init_process_group
+from recovery.torch.session_interface import SessionInterface
+from recovery.torch.state import TrainState
+from recovery.training.callbacks import ModelCheckpoint
+from recovery.training.checkpoint_config import CheckpointConfig
+from recovery.training.init import init
+from recovery.training.session import Session
+
+_session: Session | None = None
+
+
+def join(backend: str | None = None) -> Session:
+    """Join the job and form its world: in the place of `torch.distributed.init_process_group`.
+
+    Args:
+        backend: as torch's; None: nccl where CUDA is available, gloo elsewhere.
+
+    Returns:
+        The session of this entry, with `rank`, `local_rank` and `world_size`; RANK, LOCAL_RANK and WORLD_SIZE are set as torchrun sets them.
+
+    Raises:
+        SystemExit: as `recovery.init`.
+        GenerationInterrupted: as `recovery.torch.init_process_group`; the script starts again.
+    """
+    global _session  # noqa: PLW0603 - a process has one membership
+    _session = session = init()
+    ranks = {"RANK": session.rank, "LOCAL_RANK": session.local_rank, "WORLD_SIZE": session.world_size}
+    os.environ.update({name: str(value) for name, value in ranks.items()})  # noqa: TID251 - for the script, as torchrun
+    if torch.cuda.is_available() and backend in (None, "nccl"):
+        torch.cuda.set_device(session.local_rank)
+        backend = "nccl"
+    init_process_group(session, backend or "gloo")
+    return session
+
+
+def steps(
+    loader: DataLoader[Any],
+    model: Any,
+    optimizer: Any,
+    *,
+    epochs: int,
+    save_every: int = 100,
+    directory: str | Path = "checkpoints",
+    **further: Any,
+) -> Iterator[Any]:
+    """Give every batch of every epoch, from where the job goes on: in the place of the loops over epochs and over the loader.
+
+    The state is saved every so many steps, restored behind a failure, and the data goes on at the very next batch. The order of a pass follows
+    from the sampler's seed and the number of the pass: `sampler.set_epoch` is not needed.
+
+    Args:
+        loader: torch's own, whose data set is shared among the ranks here, with or without a DistributedSampler.
+        model: in DistributedDataParallel or not.
+        optimizer: one or a list.
+        epochs: passes over the data in all, at least 1.
+        save_every: steps between two checkpoints, at least 1; the newest five stay.
+        directory: below which each rank saves in a directory of its own.
+        **further: other parts of the state by name, as of `TrainState`: lr_scheduler, scaler, ...
+
+    Raises:
+        UsageError: `join` was not called, or the loader has a sampler of its own whose position nobody could restore.
+        CheckpointError, GenerationInterrupted: as `Session.steps`.
+    """
+    if _session is None:
+        raise UsageError(
+            field="recovery.torch.steps",
+            reason="was called before recovery.torch.join()",
+            next_step="Call join() where the script called torch.distributed.init_process_group.",
+        )
+    session = _session
+    parts = {"lr_scheduler": None, **further}
+    state = TrainState(model=model, optimizer=optimizer, loader=resumable(loader, session), **parts)
+    config = CheckpointConfig(save_checkpoint_steps=save_every, keep_checkpoint_max=5)
+    saver = ModelCheckpoint("train", Path(directory) / str(session.rank), config)
+    for _, batch in session.steps(state, epochs=epochs, callbacks=[saver]):
+        yield batch
+
+
+def resumable(loader: DataLoader[Any], session: SessionInterface) -> ResumableLoader:
+    """Make a loader that knows its position of torch's own.
+
+    Args:
+        loader: over a map-style or iterable data set.
+        session: of this entry.
+
+    Raises:
+        UsageError: a sampler of another kind decides the order.
+    """
+    sampler, stream = loader.sampler, isinstance(loader.dataset, IterableDataset)
+    known = isinstance(sampler, (SequentialSampler, DistributedSampler)) or _is_plain(sampler)
+    if loader.batch_size is None or not (known or stream):
+        kind = type(sampler if loader.batch_size is not None else loader.batch_sampler).__name__
+        raise UsageError(
+            field="recovery.torch.steps",
+            reason=f"the loader's order is decided by a {kind}, whose position cannot be restored",
+            next_step="Leave the sampler to it (shuffle=True or False), or use recovery.torch.ResumableLoader over a data set in that order.",
+        )
+    shared = sampler if isinstance(sampler, DistributedSampler) else None
+    options = {
+        "worker_init_fn": loader.worker_init_fn,
+        "multiprocessing_context": loader.multiprocessing_context,
+        "prefetch_factor": loader.prefetch_factor,
+        "timeout": loader.timeout,
+    }
+    return ResumableLoader(
+        loader.dataset,
+        loader.batch_size,
+        session=session,
+        shuffle=shared.shuffle if shared is not None else isinstance(sampler, RandomSampler),
+        seed=shared.seed if shared is not None else 0,
+        drop_last=loader.drop_last or (shared is not None and shared.drop_last),
+        num_workers=loader.num_workers,
+        collate_fn=loader.collate_fn,
+        pin_memory=loader.pin_memory,
+        **options,
+    )
+
+
+def _is_plain(sampler: Any) -> bool:
+    """As `shuffle=True` makes it: each sample once."""
+    is_random = isinstance(sampler, RandomSampler)
+    return is_random and not sampler.replacement and sampler.num_samples == len(sampler.data_source)

@@ -1,0 +1,72 @@
+"""The page on how much to change: its script trains as it stands, and with its three lines a death changes no bit."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from recovery.core.records import EventKind
+from tests.cluster.launched import LAUNCHER, LaunchedCluster
+from tests.warm.process import TORCH
+
+pytestmark = pytest.mark.cluster
+
+PAGE = Path(__file__).parents[2] / "docs/howto/three_levels.md"
+SLOWLY = {
+    "            optimizer.step()\n": '            optimizer.step()\n            __import__("time").sleep(0.02)\n'
+}
+
+
+def _block(language: str) -> str:
+    found = re.search(
+        rf"^```{language}\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+    assert found is not None
+    return found[1]
+
+
+def unchanged() -> str:
+    text = _block("python")
+    for line, slow in SLOWLY.items():
+        assert line in text
+        text = text.replace(line, slow)
+    return text
+
+
+def changed() -> str:
+    """The same with the page's lines."""
+    text, added = unchanged(), 0
+    for removed, put in re.findall(r"((?:^-.*\n)*)((?:^\+.*\n)+)", _block("diff"), re.MULTILINE):
+        old, new = (re.sub(r"^[-+]", "", lines, flags=re.MULTILINE) for lines in (removed, put))
+        assert old in text
+        text, added = text.replace(old, new, 1), added + new.count("\n")
+    assert added == 3
+    # The body of two loops is that of one.
+    return text
+
+
+def trained(directory: Path, script: str, *killed: str) -> tuple[LaunchedCluster, dict[str, torch.Tensor]]:
+    directory.mkdir()
+    (directory / "page.py").write_text(script)
+    with LaunchedCluster(directory, imports=TORCH) as cluster:
+        cluster.start(script="page.py")
+        for number, node in enumerate(killed):
+            cluster.wait_event(EventKind.CHECKPOINT_COMMITTED, count=2 + 2 * number)
+            cluster.kill_node(node)
+            cluster.wait_event(EventKind.PLAN_MADE, count=1 + number)
+        assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
+        return cluster, torch.load(directory / "model.pt")
+
+
+def test_the_script_trains_as_it_stands(tmp_path: Path) -> None:
+    _, weights = trained(tmp_path / "plain", unchanged())
+    assert set(weights) == {"weight", "bias"}
+
+
+def test_with_three_lines_a_death_of_either_rank_changes_no_bit(tmp_path: Path) -> None:
+    _, expected = trained(tmp_path / "undisturbed", changed())
+    _, found = trained(tmp_path / "disturbed", changed(), "0", "1")
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
