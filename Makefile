@@ -7,13 +7,15 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 MS_BIN := .venv-mindspore/bin
 MS_STAMP := .venv-mindspore/.installed
+TR_BIN := .venv-trainers/bin
+TR_STAMP := .venv-trainers/.installed
 FRAMEWORK ?= torch
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The tests start thousands of processes: each would compile this package again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-mindspore tools lint format test test-traced test-inside test-stories test-stories-mindspore test-planted test-mindspore test-all test-rest test-drawn test-alone package wheel test-wheel fuzz planted torture docs site demo bench clean
+.PHONY: help setup setup-mindspore setup-trainers tools lint format test test-traced test-inside test-stories test-stories-mindspore test-planted test-mindspore test-trainers test-all test-rest test-drawn test-alone package wheel test-wheel fuzz planted torture docs site demo bench clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+: .*## |^[a-z-]+:  ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -34,6 +36,13 @@ $(MS_STAMP): pyproject.toml constraints.txt
 	$(MS_BIN)/python -m pip install --quiet -c constraints.txt -e '.[mindspore,examples]' hypothesis pytest pytest-timeout pytest-xdist
 	@touch $@
 
+setup-trainers: $(TR_STAMP)  ## create .venv-trainers: Lightning, Accelerate and transformers, which nothing else here needs
+
+$(TR_STAMP): pyproject.toml constraints.txt
+	test -x $(TR_BIN)/python || $(PYTHON) -m venv .venv-trainers
+	$(TR_BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,lightning,transformers]' hypothesis pytest pytest-timeout pytest-xdist
+	@touch $@
+
 lint: $(STAMP)  ## ruff, mypy, import-linter: all run, the first failure counts
 	@failed=0; \
 	echo "ruff check"; $(BIN)/ruff check . || failed=1; \
@@ -49,8 +58,8 @@ format: $(STAMP)  ## let ruff format and fix what it safely can
 # Four tiers; CONTRIBUTING.md says which one a new test belongs to. The gate is `test`: nothing in it is drawn, and no verdict of it is a time.
 # Traced are the tests that cover recovery/core and recovery/store on their own: they run first and alone, since tracing slows what it sees.
 TRACED := tests/core tests/store
-INSIDE := not cluster and not slow and not alone and not mindspore and not wheel
-REST := not mindspore and not wheel and not alone and not story and (cluster or slow)
+INSIDE := not cluster and not slow and not alone and not mindspore and not trainers and not wheel
+REST := not mindspore and not trainers and not wheel and not alone and not story and (cluster or slow)
 # By exec, so that what asks make to end reaches the tests: a shell in between would end alone.
 PYTEST := exec $(BIN)/python -m pytest
 # The same order, sets, seeds and examples in every run of one tree.
@@ -83,6 +92,10 @@ test-stories-mindspore: $(STAMP) $(MS_STAMP)
 	@mkdir -p .cache && $(BIN)/python -m tests.stories mindspore >.cache/stories-mindspore
 	$(FIXED) exec $(MS_BIN)/python -m pytest --maxfail=3 -n 3 @.cache/stories-mindspore
 
+test-stories-trainers: $(TR_STAMP)
+	@mkdir -p .cache && $(BIN)/python -m tests.stories trainers >.cache/stories-trainers
+	$(FIXED) exec $(TR_BIN)/python -m pytest --maxfail=3 -n 2 @.cache/stories-trainers
+
 test-planted: $(STAMP)
 	$(FIXED) exec $(BIN)/python -m tests.planted.run --changed-since --most 40 --jobs 2 --hang 20
 
@@ -93,10 +106,10 @@ test-rest: $(STAMP)
 	PYTHONHASHSEED=0 $(PYTEST) -m "$(REST)" -n $(JOBS) --dist worksteal
 
 test-drawn: $(STAMP)
-	HYPOTHESIS_PROFILE=all $(PYTEST) -m "hypothesis and not mindspore" -n 2 --dist worksteal
+	HYPOTHESIS_PROFILE=all $(PYTEST) -m "hypothesis and not mindspore and not trainers" -n 2 --dist worksteal
 
 test-alone: $(STAMP)
-	$(PYTEST) -m "alone and not mindspore and not wheel"
+	$(PYTEST) -m "alone and not mindspore and not trainers and not wheel"
 
 test-mindspore: $(MS_STAMP)  ## the tests of recovery.mindspore, on the real MindSpore
 	exec $(MS_BIN)/python -m pytest -m mindspore -n 4 --dist worksteal tests/mindspore
@@ -109,6 +122,9 @@ tools:  ## install the programs that some tests need (Debian and Ubuntu, as root
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends $$missing >/dev/null; \
 	else echo "missing, install them: $$missing"; exit 1; fi
+
+test-trainers: $(TR_STAMP)  ## the tests of recovery.lightning, recovery.accelerate and recovery.transformers, on the released versions
+	exec $(TR_BIN)/python -m pytest -m trainers -n 2 --dist worksteal tests/trainers
 
 package: $(STAMP)  ## the documentation, strictly, and the package, built twice and compared
 	@$(MAKE) --no-print-directory site

@@ -129,11 +129,18 @@ STORIES = frozenset(
 )
 
 
-def of(framework: str) -> list[str]:
-    """The stories that run in the environment of a framework: torch or mindspore."""
-    return sorted(
-        story for story in STORIES if story.startswith("tests/mindspore/") == (framework == "mindspore")
-    )
+_OF_ITS_OWN = ("mindspore", "trainers")
+"""Folders of tests/ whose stories run in an environment of their own."""
+
+
+def of(environment: str) -> list[str]:
+    """The stories that run in an environment: torch, mindspore or trainers."""
+    return sorted(story for story in STORIES if _environment(story) == environment)
+
+
+def _environment(story: str) -> str:
+    folder = story.split("/")[1]
+    return folder if folder in _OF_ITS_OWN else "torch"
 
 
 if __name__ == "__main__":
