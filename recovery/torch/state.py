@@ -21,6 +21,7 @@ from recovery.torch import (
     safe_load,
     sharded,
     unreduced_gradients,
+    versions,
 )
 from recovery.torch import payload as payloads
 from recovery.torch.file_layout import FileLayout
@@ -262,11 +263,7 @@ class TrainState:
 
     def versions(self) -> dict[str, str]:
         """For the manifest: of torch, and what else of this process decides the order of additions."""
-        return {
-            "torch": str(torch.__version__),
-            "torch threads": str(torch.get_num_threads()),
-            "torch cpu capability": torch.backends.cpu.get_cpu_capability(),
-        }
+        return versions.of_this_process()
 
     @property
     def sharded(self) -> bool:

@@ -1,0 +1,51 @@
+"""`recovery.run` for a function that does not ask for a session: the Trainer that it makes finds it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TypeVar
+
+from typing_extensions import ParamSpec
+
+from recovery.training import run as run_loop
+from recovery.training.session import Session
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+_session: Session | None = None
+
+
+def run(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+    """Make a function recoverable in which a `Trainer` of this package fits. It is entered again, with the same arguments, after every rollback.
+
+    Args:
+        function: builds everything it needs again at every entry: data, model, trainer.
+
+    Returns:
+        The recoverable function. As `recovery.run` otherwise.
+    """
+
+    @functools.wraps(function)
+    def recoverable(*arguments: _Parameters.args, **named: _Parameters.kwargs) -> _Result:
+        @run_loop.run
+        @functools.wraps(function)
+        def entered(session: Session) -> _Result:
+            global _session  # noqa: PLW0603 - a process is in one generation
+            _session = session
+            try:
+                return function(*arguments, **named)
+            finally:
+                _session = None
+
+        return entered()
+
+    # As of recovery.run: pytest would look for fixtures.
+    del recoverable.__wrapped__  # type: ignore[attr-defined]  # functools.wraps sets it
+    return recoverable
+
+
+def current_session() -> Session | None:
+    """Of the generation that is under way; None: outside of a function that `run` has made recoverable."""
+    return _session

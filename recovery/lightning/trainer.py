@@ -1,0 +1,220 @@
+"""Lightning's Trainer in the world of a session: what the script asks for, with the plan's ranks, place and checkpoints."""
+
+from __future__ import annotations
+
+import signal
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Trainer as PlainTrainer
+from lightning.pytorch.loops.fetchers import _DataLoaderIterDataFetcher
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+from torch import distributed
+from typing_extensions import override
+
+from recovery.errors import UsageError
+from recovery.lightning import written_files
+from recovery.lightning.entry import current_session
+from recovery.lightning.environment import SessionEnvironment
+from recovery.lightning.fit_state import FitState
+from recovery.lightning.steps import Steps
+from recovery.lightning.watched_loader import WatchedLoader
+from recovery.torch import init_process_group
+from recovery.training.callbacks import ModelCheckpoint
+from recovery.training.checkpoint_config import CheckpointConfig
+from recovery.training.session import Session
+
+_EVERY_STEPS = 100
+_KEPT = 3
+
+
+class Trainer(PlainTrainer):  # type: ignore[misc]  # Lightning is not there where types are checked
+    """Lightning's Trainer, argument for argument. Outside of a function that `run` has made recoverable it is nothing more.
+
+    Inside, `fit` goes on where the plan says, to the bit: data, callbacks, logged sums, accumulated gradients, random generators. The ranks
+    are the session's, so `devices` and `num_nodes` are not asked; each rank has one device. One `fit` per function.
+    """
+
+    def __init__(self, *, recovery_checkpoint: ModelCheckpoint | None = None, **arguments: Any) -> None:
+        """As Lightning's.
+
+        Args:
+            recovery_checkpoint: where and how often the state is saved that a rollback goes back to, in training batches; None: every 100
+                batches, in `recovery_checkpoints/rank_N` under `default_root_dir`, three kept. Lightning's own ModelCheckpoint is another thing.
+            **arguments: of Lightning's Trainer.
+
+        Raises:
+            UsageError: a strategy other than data parallel training (DDP) or a single device.
+        """
+        self.session: Session | None = current_session()
+        """Of the generation that is under way; None: Lightning's own."""
+        session = self.session
+        if session is None:
+            super().__init__(**arguments)
+            return
+        self._state: FitState | None = None
+        self._sigterm: Any = None
+        self._watched: list[WatchedLoader] = []
+        self._steps = Steps(session)
+        super().__init__(**self._of_session(session, arguments))
+        self._check_strategy()
+        self._recovery_checkpoint = recovery_checkpoint or ModelCheckpoint(
+            directory=Path(self.default_root_dir) / "recovery_checkpoints" / f"rank_{session.rank}",
+            config=CheckpointConfig(save_checkpoint_steps=_EVERY_STEPS, keep_checkpoint_max=_KEPT),
+        )
+        setattr(self.strategy, "process_dataloader", self._watch)  # noqa: B010 - the strategy's hook for loaders; it may be of the user's own class
+        if isinstance(self.strategy, DDPStrategy) and not distributed.is_initialized():
+            device = self.strategy.root_device
+            if device.type == "cuda":
+                torch.cuda.set_device(device)
+            default = "nccl" if device.type == "cuda" else "gloo"
+            init_process_group(session, self.strategy.process_group_backend or default)
+
+    def _of_session(self, session: Session, arguments: dict[str, Any]) -> dict[str, Any]:
+        plugins, callbacks = _list(arguments.get("plugins")), _list(arguments.get("callbacks"))
+        return {
+            **arguments,
+            "devices": _device(session, arguments.get("accelerator", "auto")),
+            "num_nodes": session.world_size,
+            "plugins": [*plugins, SessionEnvironment(session)],
+            # First: what other callbacks do at a batch's beginning is done again by whoever comes back to there.
+            "callbacks": [self._steps, *callbacks],
+        }
+
+    def _check_strategy(self) -> None:
+        strategy = self.strategy
+        spawns = getattr(strategy, "_start_method", "popen") != "popen"
+        if not isinstance(strategy, (DDPStrategy, SingleDeviceStrategy)) or spawns:
+            raise UsageError(
+                field=f"Trainer(strategy={type(strategy).__name__})",
+                reason='is not strategy="ddp" or a single device: its ranks do not hold the whole state, or it starts them itself',
+                next_step="Use strategy='ddp' or 'auto', or save folders and adopt them (docs/howto/large_models.md).",
+            )
+
+    @property
+    @override
+    def local_rank(self) -> int:
+        """Among the ranks of this host, of whom one prepares the data."""
+        return int(super().local_rank) if self.session is None else self.session.local_rank
+
+    @override
+    def fit(self, model: Any, *arguments: Any, ckpt_path: Any = None, **named: Any) -> None:
+        """As Lightning's; `ckpt_path` is where the first step of the job goes on from.
+
+        Raises:
+            GenerationInterrupted: the generation is over; leaves the function, which is then entered again.
+            UsageError: a second `fit` of the function, or a training step that draws its batches itself.
+            CheckpointStateError: the plan's checkpoint does not fit.
+        """
+        session = self.session
+        if session is None:
+            super().fit(model, *arguments, ckpt_path=ckpt_path, **named)
+            return
+        if session.state is not None:
+            raise UsageError(
+                field="Trainer.fit",
+                reason="was called a second time in one function: a process that comes back could not tell which one to go on with",
+                next_step="Train all epochs in one call.",
+            )
+        state = self._state = FitState(self)
+        session.state = state
+        session.restore(state)
+        self._stand_in_directories(state)
+        self._recovery_checkpoint.on_begin(session)
+        self._sigterm = signal.getsignal(signal.SIGTERM)
+        with session.loop(), warnings.catch_warnings():
+            # It would be true of a loader that nobody watches.
+            warnings.filterwarnings("ignore", message="You're resuming from a checkpoint that ended before")
+            super().fit(model, *arguments, ckpt_path=state.path or ckpt_path, **named)
+
+    def _stand_in_directories(self, state: FitState) -> None:
+        """Each generation's logger has a directory of its own, where checkpoints would begin anew, the best ones forgotten."""
+        session = self.session
+        assert session is not None, "fit has looked"
+        for callback in self.checkpoint_callbacks:
+            saved = state.checkpoint_directories.get(callback.state_key)
+            if saved is not None and getattr(callback, "dirpath", "") is None:
+                callback.dirpath = saved
+            directory = getattr(callback, "dirpath", None)
+            if directory is not None and _is_local(directory) and self.is_global_zero:
+                written_files.take_back(session, Path(directory))
+
+    @override
+    def save_checkpoint(self, filepath: Any, *arguments: Any, **named: Any) -> None:
+        """As Lightning's."""
+        session = self.session
+        if session is not None and self.is_global_zero and _is_local(filepath):
+            written_files.note(session, Path(filepath).absolute())
+        super().save_checkpoint(filepath, *arguments, **named)
+
+    # --- what `steps` asks for ------------------------------------------------------------------------------------------
+
+    def loaded(self) -> None:
+        """Lightning has loaded its part, and stands before the first batch."""
+        # Lightning's handler answers SIGTERM with a collective that nobody else is in.
+        signal.signal(signal.SIGTERM, self._sigterm)
+        if isinstance(self.fit_loop._data_fetcher, _DataLoaderIterDataFetcher):  # noqa: SLF001 - nothing public tells
+            raise UsageError(
+                field="training_step(dataloader_iter)",
+                reason="draws its batches itself, so that nobody knows where in the data it is",
+                next_step="Take a batch: training_step(batch, batch_idx).",
+            )
+        state, loop = self._state, self.fit_loop.epoch_loop
+        assert state is not None, "fit has made it"
+        if not state.saved:
+            return
+        # Lightning takes a batch that had begun for one that was interrupted, counts it again, and a step with it.
+        progress = loop.batch_progress
+        if not loop._should_accumulate():  # noqa: SLF001 - the condition on which Lightning has counted it
+            loop._batches_that_stepped -= 1  # noqa: SLF001 - as above
+        progress.total.ready, progress.current.ready = progress.total.completed, progress.current.completed
+        progress.is_last_batch = False
+        state.put_back()
+
+    def save_if_due(self, session: Session) -> None:
+        """Called at the beginning of a batch, when the one before it counts."""
+        self._recovery_checkpoint.on_step_end(session)
+        session.stop_if_asked()
+
+    @property
+    def adds_gradients(self) -> bool:
+        """May the next backward pass add to the gradients of the last?"""
+        return self.accumulate_grad_batches > 1 or not self.lightning_module.automatic_optimization
+
+    def places(self) -> list[dict[str, Any]]:
+        """Where each loader of the training is. The batch that has begun was asked for, and is to be asked for again."""
+        ahead = 1 + len(getattr(self.fit_loop._data_fetcher, "batches", ()))  # noqa: SLF001 - nothing public tells
+        return [watched.place(ahead) for watched in self._watched]
+
+    def _watch(self, loader: Any) -> Any:
+        """Lightning hands every loader to the strategy when it has prepared it; those of the training are watched."""
+        loader = type(self.strategy).process_dataloader(self.strategy, loader)
+        if not self.training or self._state is None:
+            return loader
+        places = self._state.saved.get("loaders", [])
+        loaders = self.fit_loop._combined_loader  # noqa: SLF001 - nothing public tells
+        if loaders is not None and len(self._watched) == len(loaders.flattened):
+            # reload_dataloaders_every_n_epochs: these take the place of the last ones.
+            self._watched.clear()
+        number = len(self._watched)
+        watched = WatchedLoader(loader, places[number] if number < len(places) else None)
+        self._watched.append(watched)
+        return watched
+
+
+def _device(session: Session, accelerator: Any) -> int | list[int]:
+    """One for each rank: of a host with several GPUs the one that has its local rank's number."""
+    count = torch.cuda.device_count() if accelerator in ("auto", "gpu", "cuda") else 0
+    return [session.local_rank % count] if count > 1 else 1
+
+
+def _is_local(path: Any) -> bool:
+    return "://" not in str(path)
+
+
+def _list(given: Any) -> list[Any]:
+    if given is None:
+        return []
+    return list(given) if isinstance(given, (list, tuple)) else [given]

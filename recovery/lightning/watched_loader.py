@@ -1,0 +1,147 @@
+"""A loader of the user's, as Lightning has prepared it, of which it is known where the loop is, so that a later process comes back to there.
+
+A pass is begun again with the random generators as they were when it was begun, and what the loop had received is left out: by
+number where one process reads a map-style data set, else drawn and dropped, since worker processes and iterators know only by that how
+far they are. Then the generators are put to where they were before the next batch was asked for.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import IterableDataset
+from torch.utils.data.dataloader import (
+    _SingleProcessDataLoaderIter,
+)
+
+from recovery.errors import CheckpointStateError
+from recovery.torch.random_state import RandomState, capture_random_state, restore_random_state
+
+_AHEAD_MAX = 3
+"""Batches that Lightning asks for before the loop is given them: one of a loader without a length, and the one that it is given next."""
+_NOT_SHOWN = frozenset({"state_dict", "load_state_dict"})
+"""Lightning would save and load what this class puts back already."""
+
+
+class WatchedLoader:
+    """Gives what the loader gives, and has its attributes."""
+
+    def __init__(self, loader: Any, at: dict[str, Any] | None) -> None:
+        """Watch a loader.
+
+        Args:
+            loader: whatever Lightning iterates over.
+            at: the place where its next pass goes on, as `place` said it; None: at its beginning.
+        """
+        self.__dict__.update(_loader=loader, _at=at, _pass=None)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _NOT_SHOWN:
+            raise AttributeError(name)
+        return getattr(self.__dict__["_loader"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._loader, name, value)
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        at = self.__dict__["_at"]
+        self.__dict__.update(_at=None, _pass=_Pass(self._loader, at))
+        return self.__dict__["_pass"]  # type: ignore[no-any-return]
+
+    def place(self, ahead: int) -> dict[str, Any]:
+        """Where the loop is.
+
+        Args:
+            ahead: batches that were asked for and that no step has used yet.
+        """
+        of: _Pass = self.__dict__["_pass"]
+        return of.place(ahead)
+
+
+class _Pass:
+    def __init__(self, loader: Any, at: dict[str, Any] | None) -> None:
+        self._loader, self._at = loader, at
+        self._before: deque[RandomState] = deque(maxlen=_AHEAD_MAX)
+        """The random generators before each of the newest batches was asked for."""
+        self._again: deque[RandomState] = deque()
+        """The same of batches that were asked for before the place that this pass goes on at, and are again."""
+        self._received = 0
+        self._batches: Iterator[Any] | None = None
+        if at is None:
+            self._begun = {"random": capture_random_state(), "own": _own_generators(loader)}
+            self._batches = iter(loader)
+        else:
+            self._begun = at["begun"]
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self._batches is None:
+            # Only now: worker processes read ahead at once, and Lightning tells the sampler of its epoch behind `iter`.
+            self._batches = self._go_on()
+        if self._again:
+            restore_random_state(self._again.popleft())
+        self._before.append(capture_random_state())
+        batch = next(self._batches)
+        self._received += 1
+        return batch
+
+    def place(self, ahead: int) -> dict[str, Any]:
+        return {
+            "begun": self._begun,
+            "received": self._received - ahead,
+            "before": list(self._before)[len(self._before) - ahead :],
+        }
+
+    def _go_on(self) -> Iterator[Any]:
+        at = self._at
+        assert at is not None, "a pass from its beginning has its iterator"
+        _restore_own(self._loader, at["begun"]["own"])
+        restore_random_state(at["begun"]["random"])
+        batches = iter(self._loader)
+        by_number = isinstance(batches, _SingleProcessDataLoaderIter) and not isinstance(
+            self._loader.dataset, IterableDataset
+        )
+        for _ in range(at["received"]):
+            try:
+                if by_number:
+                    batches._next_index()  # type: ignore[attr-defined]  # noqa: SLF001 - torch has no public way past a batch
+                else:
+                    next(batches)
+            except StopIteration:
+                raise CheckpointStateError(
+                    field="train_dataloaders",
+                    reason=f"ended before batch {at['received']}, where the checkpoint stands",
+                    next_step="Give the data that the checkpoint was made with.",
+                ) from None
+        self._received = at["received"]
+        self._again = deque(at["before"])
+        return batches
+
+
+def _own_generators(loader: Any) -> list[torch.Tensor]:
+    return [generator.get_state() for generator in _generators(loader)]
+
+
+def _restore_own(loader: Any, saved: list[torch.Tensor]) -> None:
+    for generator, state in zip(_generators(loader), saved, strict=True):
+        generator.set_state(state)
+
+
+def _generators(loader: Any) -> list[torch.Generator]:
+    """Those that were given to the loader or to one of its samplers, each once."""
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    places = (loader, getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
+    found: dict[int, torch.Generator] = {}
+    for place in places:
+        generator = getattr(place, "generator", None)
+        if isinstance(generator, torch.Generator):
+            found[id(generator)] = generator
+    return list(found.values())

@@ -1,0 +1,73 @@
+"""Which of Lightning's checkpoints this job has written at which step, so that those of steps that are taken back go with them.
+
+Lightning's ModelCheckpoint gives a file another name (`-v1`) where one of its name is there already. Steps that are done again would find
+the files that they have written before, and best and last checkpoint would have other names than in a training that nothing happened to.
+What the record does not name is never touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from pathlib import Path
+
+import msgspec
+
+from recovery.training.session import Session
+
+_logger = logging.getLogger("recovery.lightning")
+_NAME = ".recovery_written.jsonl"
+
+
+class _Written(msgspec.Struct, frozen=True, kw_only=True):
+    job: str
+    run: int
+    step: int
+    name: str
+
+
+def note(session: Session, path: Path) -> None:
+    """A file is about to be written. One that is there, and that this job has not written, is nobody's to take back."""
+    written = _read(path.parent)
+    ours = {one.name for one in written if (one.job, one.run) == (str(session.job), session.run)}
+    if path.name not in ours and path.exists():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    line = _Written(job=str(session.job), run=session.run, step=session.step, name=path.name)
+    with (path.parent / _NAME).open("ab") as record:
+        record.write(msgspec.json.encode(line) + b"\n")
+
+
+def take_back(session: Session, directory: Path) -> None:
+    """Remove what this job has written there behind the session's step. Its steps write it again."""
+    written = _read(directory)
+    behind = {
+        one.name
+        for one in written
+        if (one.job, one.run) == (str(session.job), session.run) and one.step > session.step
+    }
+    for name in sorted(behind):
+        with contextlib.suppress(FileNotFoundError):
+            (directory / name).unlink()
+            _logger.info(
+                "event=lightning_checkpoint_taken_back path=%s step=%d", directory / name, session.step
+            )
+    if behind:
+        left = [one for one in written if one.name not in behind]
+        staged = directory / f"{_NAME}.new"
+        staged.write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in left))
+        os.replace(staged, directory / _NAME)
+
+
+def _read(directory: Path) -> list[_Written]:
+    try:
+        lines = (directory / _NAME).read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
+    found = []
+    for line in lines:
+        # A process that was killed may have left half a line: its file was not begun.
+        with contextlib.suppress(msgspec.DecodeError):
+            found.append(msgspec.json.decode(line, type=_Written))
+    return found

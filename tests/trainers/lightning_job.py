@@ -1,0 +1,124 @@
+"""A Lightning training as a user writes it, small, configured by its environment. What recovery needs of it is two lines."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning import LightningModule, seed_everything
+from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from torchmetrics import MeanMetric
+
+import recovery
+from recovery.lightning import Trainer, run
+
+EPOCHS = int(os.environ.get("JOB_EPOCHS", "3"))
+ACCUMULATE = int(os.environ.get("JOB_ACCUMULATE", "1"))
+WORKERS = int(os.environ.get("JOB_LOADER_WORKERS", "0"))
+STEP_MS = int(os.environ.get("JOB_STEP_MS", "15"))
+HELD_STEP = int(os.environ.get("JOB_HELD_STEP", "0"))
+"""A batch that does not end before the file `go_on` is there."""
+PRECISION: Any = os.environ.get("JOB_PRECISION", "32-true")
+VAL_EVERY: Any = float(os.environ.get("JOB_VAL_EVERY", "1.0"))
+
+
+class Net(LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.save_hyperparameters({"width": 24})
+        self.net = nn.Sequential(nn.Linear(8, 24), nn.BatchNorm1d(24), nn.Dropout(0.2), nn.Linear(24, 1))
+        self.seen = MeanMetric()
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        rows, ids = batch
+        _note(self, ids.tolist())
+        loss: torch.Tensor = self.net(rows).abs().mean()
+        self.seen(loss.detach())
+        self.log("train_loss", loss, on_step=True, on_epoch=True)
+        self.log("seen", self.seen, on_epoch=True)
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        rows, _ = batch
+        time.sleep(STEP_MS / 1000)
+        self.log("val_loss", self.net(rows).abs().mean(), sync_dist=True)
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.AdamW(self.parameters(), lr=0.02)
+        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "monitor": "val_loss"}}
+
+
+class Pace(Callback):
+    """Takes time, writes down what was logged, and holds a step for the test."""
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        while trainer.fit_loop.total_batch_idx + 1 == HELD_STEP and not Path("go_on").exists():
+            if trainer.session is not None:
+                trainer.session.check()
+            time.sleep(0.02)
+        time.sleep(STEP_MS / 1000)
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        shown = {name: float(value) for name, value in sorted(trainer.callback_metrics.items())}
+        with Path(f"epochs_{trainer.global_rank}.jsonl").open("a") as log:
+            log.write(json.dumps({"epoch": trainer.current_epoch, "rank": trainer.global_rank, **shown}) + "\n")
+
+
+def _note(module: Any, ids: list[int]) -> None:
+    trainer = module.trainer
+    with Path(f"samples_{trainer.global_rank}.jsonl").open("a") as log:
+        generation = trainer.session.generation if trainer.session is not None else 1
+        step = trainer.fit_loop.total_batch_idx + 1
+        log.write(json.dumps({"generation": generation, "step": step, "ids": ids}) + "\n")
+
+
+@run
+def main() -> None:
+    seed_everything(7)
+    rows, ids = torch.randn(200, 8), torch.arange(200)
+    data = DataLoader(TensorDataset(rows, ids), batch_size=8, shuffle=True, num_workers=WORKERS)
+    checking = DataLoader(TensorDataset(rows[:32], ids[:32]), batch_size=8)
+    kept = ModelCheckpoint(dirpath="kept", monitor="val_loss", save_top_k=2, save_last=True)
+    stopping = EarlyStopping(monitor="val_loss", patience=2)
+    trainer = Trainer(
+        accelerator="cpu",
+        devices=2,
+        strategy="ddp",
+        max_epochs=EPOCHS,
+        accumulate_grad_batches=ACCUMULATE,
+        precision=PRECISION,
+        val_check_interval=VAL_EVERY,
+        callbacks=[kept, stopping, Pace()],
+        logger=CSVLogger("logs"),
+        log_every_n_steps=1,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        recovery_checkpoint=recovery.ModelCheckpoint(
+            directory=f"ckpt/{os.environ['MS_NODE_ID']}",
+            config=recovery.CheckpointConfig(save_checkpoint_steps=5, keep_checkpoint_max=3),
+        ),
+    )
+    model = Net()
+    trainer.fit(model, data, checking)
+
+    sha256 = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        sha256.update(name.encode() + tensor.contiguous().numpy().tobytes())
+    optimizer = trainer.optimizers[0].state_dict() if trainer.optimizers else {}
+    best = {Path(path).name: float(score) for path, score in kept.best_k_models.items()}
+    told = [sha256.hexdigest(), str(len(optimizer)), json.dumps(best, sort_keys=True), Path(kept.best_model_path).name]
+    told += [str(stopping.wait_count), str(trainer.global_step), str(trainer.current_epoch)]
+    Path(f"digest_{trainer.global_rank}").write_text("\n".join(told))
+
+
+if __name__ == "__main__":
+    main()
