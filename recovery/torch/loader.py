@@ -41,8 +41,8 @@ _OURS = frozenset({"sampler", "batch_sampler", "generator", "persistent_workers"
 class ResumableLoader:
     """Batches of this rank's share of a data set, epoch after epoch.
 
-    Iterating gives the rest of the current epoch; when it is used up the loader is at the next. The position counts
-    batches that the loop has received, not those that workers have prepared.
+    Iterating gives the rest of the current epoch; when it is used up, or a loop has left it at its length and iterates again, the
+    loader is at the next. The position counts batches that the loop has received, not those that workers have prepared.
     """
 
     def __init__(  # noqa: PLR0913 - a DataLoader's own parameters
@@ -105,6 +105,8 @@ class ResumableLoader:
         """Batches."""
         self._samples = 0
         """In these batches, which may have had another size before."""
+        self._is_iterated = False
+        """An iteration of the pass under way was asked for in this process: one that stands at its end and is asked for again was left there."""
         self._streams: Streams | None = None
         self._key: tuple[int, int] | None = None
         self._inner: Any = None
@@ -125,16 +127,36 @@ class ResumableLoader:
         return share // self._batch_size if self._drop_last else -(-share // self._batch_size)
 
     def __iter__(self) -> Iterator[Any]:
-        """Give the rest of the current epoch."""
+        """Give the rest of the current epoch; after a loop that has stopped at its length, the next epoch."""
+        if self._is_iterated and self._is_used_up():
+            self._next_epoch()
+        self._is_iterated = True
+        return self._rest_of_epoch(self._epoch)
+
+    def _rest_of_epoch(self, epoch: int) -> Iterator[Any]:
+        if epoch != self._epoch:
+            return
         batches = self._primed if self._primed is not None else self._begin()
         self._primed = None
         for batch in batches:
             self._received += 1
             self._samples += self._batch_size
             yield batch
+            if epoch != self._epoch:
+                # Another iteration has gone on to a later epoch.
+                return
+        self._next_epoch()
+
+    def _is_used_up(self) -> bool:
+        """Has the loop received every batch of the epoch? Of an iterable data set without a length only its end tells."""
+        if not self._iterable:
+            return next(self.rest(), None) is None
+        return hasattr(self._dataset, "__len__") and self._received >= len(self)
+
+    def _next_epoch(self) -> None:
         self.close()
         self._epoch, self._received, self._streams, self._inner_state = self._epoch + 1, 0, None, None
-        self._samples = 0
+        self._samples, self._is_iterated = 0, False
 
     @property
     def epoch(self) -> int:
@@ -168,6 +190,7 @@ class ResumableLoader:
             CheckpointStateError: in the middle of a pass, and the data is divided otherwise here: the same number of batches is another place.
         """
         self.close()
+        self._is_iterated = False
         self._epoch, self._received = state["epoch"], state["received"]
         self._samples = self._received * self._batch_size
         if "of" in state:

@@ -147,6 +147,49 @@ def test_saved_between_two_epochs_it_begins_the_next() -> None:
     assert [batch[0].tolist() for batch in again] == second != first
 
 
+class Counted(Stream):
+    """An iterable data set that knows its length."""
+
+    def __len__(self) -> int:
+        return SIZE
+
+
+@pytest.mark.parametrize("kind", [Noisy, Counted])
+def test_a_loop_that_stops_at_the_length_has_whole_epochs(kind: type[Any]) -> None:
+    _seed()
+    exhausted = list(_run(_loader(kind, 0), EPOCHS))
+    _seed()
+    loader, batches = _loader(kind, 0), []
+    for _ in range(EPOCHS):
+        # The length ends it, so the loader is never asked for a batch behind its last one.
+        for _, batch in zip(range(len(loader)), loader, strict=False):
+            random.random()
+            torch.rand(3)
+            batches.append(_plain(batch))
+    assert batches == exhausted
+
+
+def test_a_loop_of_that_kind_that_comes_back_to_an_epochs_end_has_the_next_one_whole() -> None:
+    loader = _loader(Noisy, 0)
+    first = [batch[0].tolist() for _, batch in zip(range(len(loader)), loader, strict=False)]
+    again = _loader(Noisy, 0)
+    again.load_state_dict(loader.state_dict())
+    assert not list(zip(range(0), again, strict=False)), "nothing is left of the epoch"
+    second = [batch[0].tolist() for _, batch in zip(range(len(again)), again, strict=False)]
+    assert len(second) == len(first)
+    assert second != first
+
+
+def test_an_iteration_that_was_left_at_an_epochs_end_does_not_end_the_next_one() -> None:
+    loader = _loader(Noisy, 0)
+    left = iter(loader)
+    for _ in range(len(loader)):
+        next(left)
+    next(iter(loader))
+    assert next(left, None) is None
+    assert (loader.epoch, loader.batch) == (1, 1)
+
+
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_ranks_share_the_data_as_the_distributed_sampler_does(drop_last: bool) -> None:
     for world_size in (1, 2, 3, 4, 30):
