@@ -42,7 +42,7 @@ def run(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Resu
         return entered()
 
     # As of recovery.run: pytest would look for fixtures.
-    del recoverable.__wrapped__  # type: ignore[attr-defined]  # functools.wraps sets it
+    del recoverable.__wrapped__
     return recoverable
 
 

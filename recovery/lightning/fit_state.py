@@ -6,19 +6,18 @@ generators, gradients that are not used yet, and what was logged of an epoch tha
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import lightning
 import torch
+from lightning.pytorch import Trainer
 
 from recovery.lightning import logged
 from recovery.torch import gradients, mapped_file, restored, safe_load, versions
 from recovery.torch.file_layout import FileLayout
 from recovery.torch.host_copy import copied_to_host
-
-if TYPE_CHECKING:
-    from recovery.lightning.trainer import Trainer
 
 _OURS = "recovery"
 """The key in Lightning's checkpoint."""
@@ -27,9 +26,14 @@ _OURS = "recovery"
 class FitState:
     """The state of one `fit`, as `recovery.ModelCheckpoint` saves it: at the beginning of a batch, before anything is done with it."""
 
-    def __init__(self, trainer: Trainer) -> None:
-        """Nothing is loaded yet."""
-        self._trainer = trainer
+    def __init__(self, trainer: Trainer, places: Callable[[], list[dict[str, Any]]]) -> None:
+        """Nothing is loaded yet.
+
+        Args:
+            trainer: that fits.
+            places: says where each loader of the training is.
+        """
+        self._trainer, self._places = trainer, places
         self.path: Path | None = None
         """The plan's checkpoint, for Lightning to load; None: training begins."""
         self.saved: dict[str, Any] = {}
@@ -96,10 +100,14 @@ class FitState:
 
     def _take(self) -> dict[str, Any]:
         trainer = self._trainer
-        saved = trainer._checkpoint_connector.dump_checkpoint()  # noqa: SLF001 - what save_checkpoint writes, which no public name gives
+        adds_gradients = (
+            trainer.accumulate_grad_batches > 1 or not trainer.lightning_module.automatic_optimization
+        )
+        saved: dict[str, Any] = trainer._checkpoint_connector.dump_checkpoint()  # noqa: SLF001 - what save_checkpoint writes, which no public name gives
         saved[_OURS] = {
-            "loaders": trainer.places(),
-            "gradients": gradients.take({"module": [trainer.lightning_module]}) if trainer.adds_gradients else {},
+            "loaders": self._places(),
+            # The next backward pass may add to them; else it finds none.
+            "gradients": gradients.take({"module": [trainer.lightning_module]}) if adds_gradients else {},
             "logged": logged.take(trainer),
             "should_stop": trainer.should_stop,
             "last_saved_steps": {

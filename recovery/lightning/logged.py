@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from lightning.pytorch import Trainer
 from lightning.pytorch.trainer.connectors.logger_connector.result import _Metadata, _ResultMetric, _Sync
 from torchmetrics import Metric
-
-if TYPE_CHECKING:
-    from recovery.lightning.trainer import Trainer
 
 _OF_META = (
     *("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx"),
@@ -74,7 +72,10 @@ def _made(trainer: Trainer, saved: dict[str, Any], device: torch.device) -> _Res
     meta = _Metadata(**saved["meta"], reduce_fx=getattr(torch, saved["reduce"]))
     sync = saved["sync"]
     meta.sync = _Sync(
-        fn=trainer.strategy.reduce, _should=sync["should"], _op=sync["op"], rank_zero_only=sync["rank_zero_only"]
+        fn=trainer.strategy.reduce,
+        _should=sync["should"],
+        _op=sync["op"],
+        rank_zero_only=sync["rank_zero_only"],
     )
     metric = _ResultMetric(meta, is_tensor=saved["state"] is not None)
     if saved["state"] is not None:

@@ -118,7 +118,7 @@ class Trainer(PlainTrainer):  # type: ignore[misc]  # Lightning is not there whe
                 reason="was called a second time in one function: a process that comes back could not tell which one to go on with",
                 next_step="Train all epochs in one call.",
             )
-        state = self._state = FitState(self)
+        state = self._state = FitState(self, self._places)
         session.state = state
         session.restore(state)
         self._stand_in_directories(state)
@@ -178,12 +178,7 @@ class Trainer(PlainTrainer):  # type: ignore[misc]  # Lightning is not there whe
         self._recovery_checkpoint.on_step_end(session)
         session.stop_if_asked()
 
-    @property
-    def adds_gradients(self) -> bool:
-        """May the next backward pass add to the gradients of the last?"""
-        return self.accumulate_grad_batches > 1 or not self.lightning_module.automatic_optimization
-
-    def places(self) -> list[dict[str, Any]]:
+    def _places(self) -> list[dict[str, Any]]:
         """Where each loader of the training is. The batch that has begun was asked for, and is to be asked for again."""
         ahead = 1 + len(getattr(self.fit_loop._data_fetcher, "batches", ()))  # noqa: SLF001 - nothing public tells
         return [watched.place(ahead) for watched in self._watched]

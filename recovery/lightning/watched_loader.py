@@ -8,7 +8,7 @@ far they are. Then the generators are put to where they were before the next bat
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch.utils.data import IterableDataset
 from torch.utils.data.dataloader import (
     _SingleProcessDataLoaderIter,
 )
+from typing_extensions import override
 
 from recovery.errors import CheckpointStateError
 from recovery.torch.random_state import RandomState, capture_random_state, restore_random_state
@@ -43,6 +44,7 @@ class WatchedLoader:
             raise AttributeError(name)
         return getattr(self.__dict__["_loader"], name)
 
+    @override
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._loader, name, value)
 
@@ -105,16 +107,13 @@ class _Pass:
         assert at is not None, "a pass from its beginning has its iterator"
         _restore_own(self._loader, at["begun"]["own"])
         restore_random_state(at["begun"]["random"])
-        batches = iter(self._loader)
-        by_number = isinstance(batches, _SingleProcessDataLoaderIter) and not isinstance(
-            self._loader.dataset, IterableDataset
-        )
+        batches: Iterator[Any] = iter(self._loader)
+        leave_out: Callable[[], object] = batches.__next__
+        if isinstance(batches, _SingleProcessDataLoaderIter) and not _is_iterable(self._loader):
+            leave_out = batches._next_index  # noqa: SLF001 - torch has no public way past a batch
         for _ in range(at["received"]):
             try:
-                if by_number:
-                    batches._next_index()  # type: ignore[attr-defined]  # noqa: SLF001 - torch has no public way past a batch
-                else:
-                    next(batches)
+                leave_out()
             except StopIteration:
                 raise CheckpointStateError(
                     field="train_dataloaders",
@@ -124,6 +123,10 @@ class _Pass:
         self._received = at["received"]
         self._again = deque(at["before"])
         return batches
+
+
+def _is_iterable(loader: Any) -> bool:
+    return isinstance(loader.dataset, IterableDataset)
 
 
 def _own_generators(loader: Any) -> list[torch.Tensor]:
@@ -138,7 +141,12 @@ def _restore_own(loader: Any, saved: list[torch.Tensor]) -> None:
 def _generators(loader: Any) -> list[torch.Generator]:
     """Those that were given to the loader or to one of its samplers, each once."""
     batch_sampler = getattr(loader, "batch_sampler", None)
-    places = (loader, getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
+    places = (
+        loader,
+        getattr(loader, "sampler", None),
+        batch_sampler,
+        getattr(batch_sampler, "sampler", None),
+    )
     found: dict[int, torch.Generator] = {}
     for place in places:
         generator = getattr(place, "generator", None)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 from pathlib import Path
 
 import msgspec
@@ -57,7 +56,7 @@ def take_back(session: Session, directory: Path) -> None:
         left = [one for one in written if one.name not in behind]
         staged = directory / f"{_NAME}.new"
         staged.write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in left))
-        os.replace(staged, directory / _NAME)
+        staged.replace(directory / _NAME)
 
 
 def _read(directory: Path) -> list[_Written]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from typing_extensions import override
 
+from tests.cluster import checker
 from tests.cluster.harness import Cluster
 from tests.warm.process import PLAIN
 
@@ -15,7 +18,7 @@ JOB = Path(__file__).with_name("lightning_job.py")
 
 
 class LightningCluster(Cluster):
-    """Use as a cluster; `check` is its proof."""
+    """Trains with Lightning."""
 
     @property
     @override
@@ -30,3 +33,53 @@ class LightningCluster(Cluster):
     @override
     def __enter__(self) -> LightningCluster:
         return self
+
+    def name_of(self, rank: int) -> str:
+        """The worker whose process has noted the rank's newest batch."""
+        pid = self._noted(rank)[-1]["pid"]
+        return next(name for name, process in self.processes.items() if process.pid == pid)
+
+    def pids(self, rank: int) -> set[int]:
+        """Of every process that has trained as this rank."""
+        return {line["pid"] for line in self._noted(rank)}
+
+    def epochs(self, rank: int) -> dict[int, dict[str, Any]]:
+        """What was logged of each epoch, by whoever has ended it last."""
+        found = checker.lines(self.directory / f"epochs_{rank}.jsonl")
+        return {line["epoch"]: line for line in found}
+
+    def kept(self) -> list[str]:
+        """The files of Lightning's own ModelCheckpoint."""
+        return sorted(path.name for path in (self.directory / "kept").glob("*.ckpt"))
+
+    def run_with_deaths(self) -> int:
+        """Start, start again whatever has died by JOB_KILLS, and wait for the end. Returns how many did."""
+        self.start()
+        deaths = 0
+
+        def ended() -> bool:
+            nonlocal deaths
+            for name in self.names:
+                if self.processes[name].poll() == -9:
+                    deaths += 1
+                    self.launch(name)
+            return all(process.poll() is not None for process in self.processes.values())
+
+        self.wait(ended, "end of all")
+        self.wait_end()
+        return deaths
+
+    def check_fit_like(self, undisturbed: LightningCluster) -> None:
+        """The same batches, weights, logged values, best checkpoints, on every rank."""
+        both = f"{self.tails()}\n--- undisturbed\n{undisturbed.tails()}"
+        assert self.samples() == undisturbed.samples(), f"samples were used otherwise\n{both}"
+        assert [json.loads(said) for said in self.digests()] == [
+            json.loads(said) for said in undisturbed.digests()
+        ], both
+        for rank in range(self.workers):
+            assert self.epochs(rank) == undisturbed.epochs(rank), both
+        assert self.kept() == undisturbed.kept(), both
+        checker.check_history(self.directory / "steps.jsonl", last_step=undisturbed.step())
+
+    def _noted(self, rank: int) -> list[dict[str, Any]]:
+        return checker.lines(self.directory / f"samples_{rank}.jsonl")

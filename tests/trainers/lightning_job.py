@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,14 @@ WORKERS = int(os.environ.get("JOB_LOADER_WORKERS", "0"))
 STEP_MS = int(os.environ.get("JOB_STEP_MS", "15"))
 HELD_STEP = int(os.environ.get("JOB_HELD_STEP", "0"))
 """A batch that does not end before the file `go_on` is there."""
+KILLS = os.environ.get("JOB_KILLS", "").split()
+"""`rank:where:number`, where is step, save, validation or epoch; the number is that of the batch or of the epoch."""
+PATIENCE = int(os.environ.get("JOB_PATIENCE", "9"))
 PRECISION: Any = os.environ.get("JOB_PRECISION", "32-true")
 VAL_EVERY: Any = float(os.environ.get("JOB_VAL_EVERY", "1.0"))
 
 
-class Net(LightningModule):
+class Net(LightningModule):  # type: ignore[misc]  # Lightning is not there where types are checked
     def __init__(self) -> None:
         super().__init__()
         self.save_hyperparameters({"width": 24})
@@ -57,11 +61,23 @@ class Net(LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "monitor": "val_loss"}}
 
 
-class Pace(Callback):
-    """Takes time, writes down what was logged, and holds a step for the test."""
+class Pace(Callback):  # type: ignore[misc]  # Lightning is not there where types are checked
+    """Takes time, writes down what was logged, holds a step for the test, and dies where it is told to."""
 
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        while trainer.fit_loop.total_batch_idx + 1 == HELD_STEP and not Path("go_on").exists():
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        # Whoever has begun to save writes behind this batch.
+        _die(trainer, "save", trainer.fit_loop.total_batch_idx)
+
+    def on_validation_batch_end(self, trainer: Any, pl_module: Any, *rest: Any) -> None:
+        if not trainer.sanity_checking:
+            _die(trainer, "validation", trainer.current_epoch + 1)
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        step = trainer.fit_loop.total_batch_idx + 1
+        _die(trainer, "step", step)
+        while step == HELD_STEP and not Path("go_on").exists():
             if trainer.session is not None:
                 trainer.session.check()
             time.sleep(0.02)
@@ -70,7 +86,16 @@ class Pace(Callback):
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         shown = {name: float(value) for name, value in sorted(trainer.callback_metrics.items())}
         with Path(f"epochs_{trainer.global_rank}.jsonl").open("a") as log:
-            log.write(json.dumps({"epoch": trainer.current_epoch, "rank": trainer.global_rank, **shown}) + "\n")
+            log.write(json.dumps({"epoch": trainer.current_epoch, **shown}) + "\n")
+        _die(trainer, "epoch", trainer.current_epoch + 1)
+
+
+def _die(trainer: Any, where: str, number: int) -> None:
+    """Once for each that is named, over all starts."""
+    name = f"{trainer.global_rank}:{where}:{number}"
+    if name in KILLS and not (once := Path(f"died_{name}")).exists():
+        once.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _note(module: Any, ids: list[int]) -> None:
@@ -78,7 +103,8 @@ def _note(module: Any, ids: list[int]) -> None:
     with Path(f"samples_{trainer.global_rank}.jsonl").open("a") as log:
         generation = trainer.session.generation if trainer.session is not None else 1
         step = trainer.fit_loop.total_batch_idx + 1
-        log.write(json.dumps({"generation": generation, "step": step, "ids": ids}) + "\n")
+        line = {"generation": generation, "step": step, "ids": ids, "pid": os.getpid()}
+        log.write(json.dumps(line) + "\n")
 
 
 @run
@@ -88,7 +114,7 @@ def main() -> None:
     data = DataLoader(TensorDataset(rows, ids), batch_size=8, shuffle=True, num_workers=WORKERS)
     checking = DataLoader(TensorDataset(rows[:32], ids[:32]), batch_size=8)
     kept = ModelCheckpoint(dirpath="kept", monitor="val_loss", save_top_k=2, save_last=True)
-    stopping = EarlyStopping(monitor="val_loss", patience=2)
+    stopping = EarlyStopping(monitor="val_loss", patience=PATIENCE)
     trainer = Trainer(
         accelerator="cpu",
         devices=2,
@@ -113,11 +139,10 @@ def main() -> None:
     sha256 = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         sha256.update(name.encode() + tensor.contiguous().numpy().tobytes())
-    optimizer = trainer.optimizers[0].state_dict() if trainer.optimizers else {}
     best = {Path(path).name: float(score) for path, score in kept.best_k_models.items()}
-    told = [sha256.hexdigest(), str(len(optimizer)), json.dumps(best, sort_keys=True), Path(kept.best_model_path).name]
-    told += [str(stopping.wait_count), str(trainer.global_step), str(trainer.current_epoch)]
-    Path(f"digest_{trainer.global_rank}").write_text("\n".join(told))
+    told = {"weights": sha256.hexdigest(), "best": best, "best_path": Path(kept.best_model_path).name}
+    told |= {"waited": stopping.wait_count, "steps": trainer.global_step, "epochs": trainer.current_epoch}
+    Path(f"digest_{trainer.global_rank}").write_text(json.dumps(told, sort_keys=True))
 
 
 if __name__ == "__main__":

@@ -2,17 +2,90 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
+import random
 from pathlib import Path
+from typing import cast
 
 import pytest
-from typing_extensions import override
 
 from recovery.core.records import EventKind
-from tests.cluster import checker
-from tests.cluster.harness import Cluster
 from tests.cluster.undisturbed import Undisturbed, undisturbed_runs
 from tests.trainers.lightning_cluster import LightningCluster
 
 pytestmark = [pytest.mark.trainers, pytest.mark.cluster]
+
+SEEDS = range(5)
+BATCHES = 13
+"""Of an epoch and rank."""
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    """Trainings that nothing happens to."""
+    return undisturbed_runs(LightningCluster, tmp_path_factory)
+
+
+def _check(cluster: LightningCluster, undisturbed: Undisturbed, **environment: str) -> None:
+    cluster.check_fit_like(cast("LightningCluster", undisturbed(workers=cluster.workers, **environment)))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_rank_goes_on_in_the_middle_of_an_epoch(
+    tmp_path: Path, undisturbed: Undisturbed, rank: int
+) -> None:
+    with LightningCluster(tmp_path, workers=2, environment={"JOB_HELD_STEP": "20"}) as cluster:
+        cluster.start()
+        cluster.wait(lambda: cluster.step_of_all() >= 20, "step 20 of all")
+        cluster.wait(
+            lambda: any(event.event.step == 15 for event in cluster.events(EventKind.CHECKPOINT_COMMITTED)),
+            "commit of step 15",
+        )
+        cluster.kill_and_relaunch(cluster.name_of(rank))
+        cluster.go_on()
+        cluster.wait_end()
+
+        assert [stored.event.step for stored in cluster.events(EventKind.PLAN_MADE)] == [0, 15]
+        _check(cluster, undisturbed)
+        assert len(cluster.pids(rank)) == 2
+        assert len(cluster.pids(1 - rank)) == 1, "the survivor's process was replaced"
+
+
+SETTINGS = {
+    "accumulated gradients": {"JOB_ACCUMULATE": "3"},
+    "worker processes and mixed precision": {"JOB_LOADER_WORKERS": "2", "JOB_PRECISION": "bf16-mixed"},
+    "validation twice an epoch, stopped early": {"JOB_VAL_EVERY": "0.5", "JOB_PATIENCE": "2"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SETTINGS)
+def test_whatever_the_trainer_is_asked_for(tmp_path: Path, undisturbed: Undisturbed, name: str) -> None:
+    environment = SETTINGS[name]
+    kills = {"JOB_KILLS": "0:step:8 1:step:17"}
+    with LightningCluster(tmp_path, workers=2, environment={**environment, **kills}) as cluster:
+        assert cluster.run_with_deaths() == 2
+        _check(cluster, undisturbed, **environment)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", SEEDS)
+def test_whenever_ranks_die(tmp_path: Path, undisturbed: Undisturbed, seed: int) -> None:
+    """Four deaths of each seed: in a batch, in a save, in validation, at an epoch's end, of either rank or of both."""
+    draw = random.Random(seed)
+    environment = {"JOB_EPOCHS": "4"}
+    last = 4 * BATCHES
+    kills = [
+        f"{draw.randrange(2)}:step:{draw.randrange(1, last)}",
+        f"{draw.randrange(2)}:save:{5 * draw.randrange(1, last // 5)}",
+        f"{draw.randrange(2)}:validation:{draw.randrange(1, 5)}",
+        f"{draw.randrange(2)}:epoch:{draw.randrange(1, 4)}",
+    ]
+    if seed == SEEDS[-1]:
+        number = draw.randrange(1, last)
+        kills[0:2] = [f"0:step:{number}", f"1:step:{number}"]
+    with LightningCluster(
+        tmp_path, workers=2, environment={**environment, "JOB_KILLS": " ".join(kills)}
+    ) as cluster:
+        deaths = cluster.run_with_deaths()
+        assert deaths == len(set(kills)), kills
+        _check(cluster, undisturbed, **environment)
