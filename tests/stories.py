@@ -103,6 +103,9 @@ USES: Mapping[str, tuple[str, ...]] = {
         "cluster/test_launcher_takeover.py::test_a_lost_hosts_ranks_are_started_beside_those_of_another",
         "faults/test_network_namespaces.py::test_packets_of_one_way_lost_for_less_than_the_lease_cost_no_rollback",
     ),
+    "Lightning": (
+        "trainers/test_lightning_recovery.py::test_a_killed_rank_goes_on_in_the_middle_of_an_epoch[0]",
+    ),
     "recover.sh": (
         "cluster/test_example.py::test_recover_without_a_name_starts_exactly_what_is_lost_and_training_ends_alike",
     ),

@@ -6,6 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import TypeVar
 
+from lightning.fabric.utilities import rank_zero
+from torchmetrics.utilities import prints
 from typing_extensions import ParamSpec
 
 from recovery.training import run as run_loop
@@ -34,6 +36,8 @@ def run(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Resu
         def entered(session: Session) -> _Result:
             global _session  # noqa: PLW0603 - a process is in one generation
             _session = session
+            # Lightning and torchmetrics have read it from the environment when they were imported; a standby had none then.
+            rank_zero.rank_zero_only.rank = prints.rank_zero_only.rank = session.rank
             try:
                 return function(*arguments, **named)
             finally:

@@ -103,7 +103,7 @@ class FitState:
         adds_gradients = (
             trainer.accumulate_grad_batches > 1 or not trainer.lightning_module.automatic_optimization
         )
-        saved: dict[str, Any] = trainer._checkpoint_connector.dump_checkpoint()  # noqa: SLF001 - what save_checkpoint writes, which no public name gives
+        saved: dict[str, Any] = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)  # noqa: SLF001 - what save_checkpoint writes, which no public name gives
         saved[_OURS] = {
             "loaders": self._places(),
             # The next backward pass may add to them; else it finds none.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import warnings
 from pathlib import Path
@@ -26,6 +27,7 @@ from recovery.training.callbacks import ModelCheckpoint
 from recovery.training.checkpoint_config import CheckpointConfig
 from recovery.training.session import Session
 
+_logger = logging.getLogger("recovery.lightning")
 _EVERY_STEPS = 100
 _KEPT = 3
 
@@ -145,6 +147,12 @@ class Trainer(PlainTrainer):  # type: ignore[misc]  # Lightning is not there whe
     def save_checkpoint(self, filepath: Any, *arguments: Any, **named: Any) -> None:
         """As Lightning's."""
         session = self.session
+        if session is not None and session.interrupted:
+            # What saves on an exception would wait for ranks that are gone.
+            _logger.info(
+                "event=lightning_checkpoint_not_saved path=%s reason='the generation is over'", filepath
+            )
+            return
         if session is not None and self.is_global_zero and _is_local(filepath):
             written_files.note(session, Path(filepath).absolute())
         super().save_checkpoint(filepath, *arguments, **named)
@@ -154,7 +162,8 @@ class Trainer(PlainTrainer):  # type: ignore[misc]  # Lightning is not there whe
     def loaded(self) -> None:
         """Lightning has loaded its part, and stands before the first batch."""
         # Lightning's handler answers SIGTERM with a collective that nobody else is in.
-        signal.signal(signal.SIGTERM, self._sigterm)
+        if self._sigterm is not None:
+            signal.signal(signal.SIGTERM, self._sigterm)
         if isinstance(self.fit_loop._data_fetcher, _DataLoaderIterDataFetcher):  # noqa: SLF001 - nothing public tells
             raise UsageError(
                 field="training_step(dataloader_iter)",

@@ -12,7 +12,10 @@ from typing_extensions import override
 
 from tests.cluster import checker
 from tests.cluster.harness import Cluster
-from tests.warm.process import PLAIN
+from tests.warm.process import TORCH
+
+LIGHTNING = (*TORCH, "lightning", "torchmetrics", "recovery.lightning.trainer")
+"""What its processes import of others. Lightning reads the rank then, and recovery.lightning tells it again."""
 
 JOB = Path(__file__).with_name("lightning_job.py")
 
@@ -23,7 +26,7 @@ class LightningCluster(Cluster):
     @property
     @override
     def imports(self) -> tuple[str, ...]:
-        return PLAIN
+        return LIGHTNING
 
     @property
     @override

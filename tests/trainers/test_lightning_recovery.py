@@ -88,4 +88,5 @@ def test_whenever_ranks_die(tmp_path: Path, undisturbed: Undisturbed, seed: int)
     ) as cluster:
         deaths = cluster.run_with_deaths()
         assert deaths == len(set(kills)), kills
+        assert len(cluster.pids(0) | cluster.pids(1)) == 2 + deaths, "a survivor's process was replaced"
         _check(cluster, undisturbed, **environment)
