@@ -55,6 +55,12 @@ FRAMEWORKS = (
         seeded_generator="default_generator",
     ),
     Framework(
+        name="lightning",
+        title="Lightning",
+        modules=(),
+        with_recovery=("recovery.lightning.trainer", "recovery.lightning.entry"),
+    ),
+    Framework(
         name="mindspore",
         title="MindSpore",
         modules=(),

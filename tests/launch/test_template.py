@@ -116,6 +116,34 @@ def test_only_who_is_known_to_keep_its_own_may_walk_through_the_environment(pack
     assert reason == "the imports look at MASTER_ADDR, in which the workers differ"
 
 
+READS_RANK = """
+import os
+def rank_zero_only(): pass
+def _get_rank():
+    rank = os.environ.get("RANK")
+    return None if rank is None else int(rank)
+rank_zero_only.rank = _get_rank() or 0
+"""
+
+
+def test_who_keeps_its_rank_where_it_can_be_set_reads_it_again_in_the_fork(
+    packages: Path, tmp_path: Path
+) -> None:
+    """As Lightning 2.6 does when it is imported; the real one is forked in tests/trainers/test_lightning_example.py."""
+    module = packages / "lightning" / "fabric" / "utilities" / "rank_zero.py"
+    module.parent.mkdir(parents=True)
+    for parent in module.parents[:3]:
+        (parent / "__init__.py").write_text("")
+    module.write_text(READS_RANK)
+    (tmp_path / "train.py").write_text(
+        "from lightning.fabric.utilities.rank_zero import rank_zero_only\nprint(rank_zero_only.rank)"
+    )
+    prepare = Prepare(modules=("lightning.fabric.utilities.rank_zero",), of_one=("RANK",))
+    environment = environment_with(packages)
+    with ready_template(prepare, environment) as template:
+        assert forked(template, tmp_path, "train.py", environment={**environment, "RANK": "3"}) == (0, "3\n")
+
+
 def test_a_script_that_changes_what_imports_see_makes_it_unsafe(packages: Path) -> None:
     said = "train.py, line 2, changes os.environ before torch is imported"
     assert refusal(packages, Prepare(modules=("json",), acts=said)) == said

@@ -44,6 +44,7 @@ def test_the_example_ends_as_lightning_itself_whoever_dies(tmp_path: Path) -> No
         cluster.wait_event(EventKind.PLAN_MADE, count=2)
         assert cluster.pid_of("0") == survivor
         cluster.wait_end()
+        assert "workers are forked from it" in cluster.log("launcher")
         assert cluster.events(EventKind.PLAN_MADE)[-1].event.step >= 100
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]

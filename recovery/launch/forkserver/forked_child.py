@@ -27,6 +27,7 @@ from recovery import process_conditions
 from recovery.frameworks import used
 from recovery.launch.forkserver import proc_cmdline
 from recovery.launch.forkserver.fork_messages import Fork, Forked, NotForked
+from recovery.launch.forkserver.import_inputs import read_again
 from recovery.launch.python_command import PythonCommand, Runs, searches_own_directory
 from recovery.launch.python_command import parse_python_command as read_command
 from recovery.worker import exec_in_place
@@ -184,6 +185,7 @@ def _seed_again(generators: Sequence[random.Random]) -> None:
 def _forget_the_template() -> None:
     """What modules have kept of the process that imported them."""
     importlib.invalidate_caches()
+    read_again()
     main_thread: Any = threading.main_thread()
     # Python renews its other number only (measured with 3.11).
     main_thread._set_native_id()  # noqa: SLF001 - see above

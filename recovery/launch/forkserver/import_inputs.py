@@ -6,7 +6,7 @@ import contextlib
 import importlib.abc
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -61,13 +61,38 @@ class _Variables(dict[bytes, bytes]):
 
     @override
     def __getitem__(self, name: bytes) -> bytes:
-        if _asking_module() not in _WALKS:
+        asking = _asking_module()
+        if asking not in _WALKS and asking not in _READ_AGAIN:
             self.looked.variables.add(os.fsdecode(name))
         return super().__getitem__(name)
 
 
 _WALKS = frozenset({"tqdm.utils"})
 """Modules that walk through the whole environment and keep nothing but variables with a prefix of their own (tqdm: TQDM_)."""
+
+
+def _rank_of_lightning(module: Any) -> None:
+    module.rank_zero_only.rank = module._get_rank() or 0  # noqa: SLF001 - as the module itself does when it is imported
+
+
+def _rank_of_torchmetrics(module: Any) -> None:
+    module.rank_zero_only.rank = int(os.environ.get("LOCAL_RANK", "0"))  # noqa: TID251 - as above
+
+
+_READ_AGAIN: Mapping[str, Callable[[Any], None]] = {
+    "lightning.fabric.utilities.rank_zero": _rank_of_lightning,
+    "torchmetrics.utilities.prints": _rank_of_torchmetrics,
+}
+"""Modules that read at their import which worker a process is, and keep it where it can be set: a forked process does it again."""
+
+
+def read_again() -> None:
+    """In a forked process, once it has its own variables."""
+    for name, read in _READ_AGAIN.items():
+        if name in sys.modules:
+            read(sys.modules[name])
+
+
 _ON_THE_WAY = frozenset({__name__, "os", "collections.abc", "_collections_abc"})
 """Modules of the frames between the caller and here."""
 
