@@ -39,12 +39,15 @@ class Trainer(PlainTrainer):  # type: ignore[misc]  # Lightning is not there whe
     are the session's, so `devices` and `num_nodes` are not asked; each rank has one device. One `fit` per function.
     """
 
-    def __init__(self, *, recovery_checkpoint: ModelCheckpoint | None = None, **arguments: Any) -> None:
+    def __init__(
+        self, *, recovery_checkpoint: ModelCheckpoint | CheckpointConfig | None = None, **arguments: Any
+    ) -> None:
         """As Lightning's.
 
         Args:
-            recovery_checkpoint: where and how often the state is saved that a rollback goes back to, in training batches; None: every 100
-                batches, in `recovery_checkpoints/rank_N` under `default_root_dir`, three kept. Lightning's own ModelCheckpoint is another thing.
+            recovery_checkpoint: how often the state is saved that a rollback goes back to, in training batches, and how many stay, in
+                `recovery_checkpoints/rank_N` under `default_root_dir`; or where else. None: every 100 batches, three stay. Lightning's own
+                ModelCheckpoint is another thing.
             **arguments: of Lightning's Trainer.
 
         Raises:
@@ -62,10 +65,13 @@ class Trainer(PlainTrainer):  # type: ignore[misc]  # Lightning is not there whe
         self._steps = Steps(session)
         super().__init__(**self._of_session(session, arguments))
         self._check_strategy()
-        self._recovery_checkpoint = recovery_checkpoint or ModelCheckpoint(
-            directory=Path(self.default_root_dir) / "recovery_checkpoints" / f"rank_{session.rank}",
-            config=CheckpointConfig(save_checkpoint_steps=_EVERY_STEPS, keep_checkpoint_max=_KEPT),
-        )
+        if not isinstance(recovery_checkpoint, ModelCheckpoint):
+            recovery_checkpoint = ModelCheckpoint(
+                directory=Path(self.default_root_dir) / "recovery_checkpoints" / f"rank_{session.rank}",
+                config=recovery_checkpoint
+                or CheckpointConfig(save_checkpoint_steps=_EVERY_STEPS, keep_checkpoint_max=_KEPT),
+            )
+        self._recovery_checkpoint = recovery_checkpoint
         setattr(self.strategy, "process_dataloader", self._watch)  # noqa: B010 - the strategy's hook for loaders; it may be of the user's own class
         if isinstance(self.strategy, DDPStrategy) and not distributed.is_initialized():
             device = self.strategy.root_device
@@ -129,10 +135,16 @@ class Trainer(PlainTrainer):  # type: ignore[misc]  # Lightning is not there whe
         with session.loop(), warnings.catch_warnings():
             # It would be true of a loader that nobody watches.
             warnings.filterwarnings("ignore", message="You're resuming from a checkpoint that ended before")
-            super().fit(model, *arguments, ckpt_path=state.path or ckpt_path, **named)
+            try:
+                super().fit(model, *arguments, ckpt_path=state.path or ckpt_path, **named)
+            except SystemExit as error:
+                # Lightning turns it into a failure: being asked to stop is none.
+                if isinstance(error.__context__, KeyboardInterrupt):
+                    raise error.__context__ from None
+                raise
 
     def _stand_in_directories(self, state: FitState) -> None:
-        """Each generation's logger has a directory of its own, where checkpoints would begin anew, the best ones forgotten."""
+        """Each generation's logger has a directory of its own, where none of the best checkpoints would be known."""
         session = self.session
         assert session is not None, "fit has looked"
         for callback in self.checkpoint_callbacks:

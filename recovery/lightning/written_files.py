@@ -26,6 +26,9 @@ class _Written(msgspec.Struct, frozen=True, kw_only=True):
     name: str
 
 
+_decoder = msgspec.json.Decoder(_Written)
+
+
 def note(session: Session, path: Path) -> None:
     """A file is about to be written. One that is there, and that this job has not written, is nobody's to take back."""
     written = _read(path.parent)
@@ -68,5 +71,5 @@ def _read(directory: Path) -> list[_Written]:
     for line in lines:
         # A process that was killed may have left half a line: its file was not begun.
         with contextlib.suppress(msgspec.DecodeError):
-            found.append(msgspec.json.decode(line, type=_Written))
+            found.append(_decoder.decode(line))
     return found

@@ -17,23 +17,19 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_worker_info
-from typing_extensions import override
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from recovery.errors import CheckpointStateError, UsageError
-from recovery.torch import random_streams
+from recovery.torch.keyed_data import Key, KeyedData, RestOfPass
 from recovery.torch.module_names import forget_compiled
 from recovery.torch.random_streams import Streams
 from recovery.torch.session_interface import SessionInterface
 
 _logger = logging.getLogger("recovery.torch")
-
-_Key = tuple[int, int, int]
-"""(epoch, batch in epoch, index in the data set)."""
 
 _OURS = frozenset({"sampler", "batch_sampler", "generator", "persistent_workers"})
 
@@ -106,7 +102,6 @@ class ResumableLoader:
         self._samples = 0
         """In these batches, which may have had another size before."""
         self._is_iterated = False
-        """An iteration of the pass under way was asked for in this process: one that stands at its end and is asked for again was left there."""
         self._streams: Streams | None = None
         self._key: tuple[int, int] | None = None
         self._inner: Any = None
@@ -148,7 +143,7 @@ class ResumableLoader:
         self._next_epoch()
 
     def _is_used_up(self) -> bool:
-        """Has the loop received every batch of the epoch? Of an iterable data set without a length only its end tells."""
+        """Has the loop received every batch of the epoch? Where it iterates again, it has left the iteration there. Of an iterable data set without a length only its end tells."""
         if not self._iterable:
             return next(self.rest(), None) is None
         return hasattr(self._dataset, "__len__") and self._received >= len(self)
@@ -297,8 +292,8 @@ class ResumableLoader:
         if not self._iterable:
             return self._keep(
                 DataLoader(
-                    _Keyed(self._dataset, self._seed, self._rank),
-                    batch_sampler=_Rest(self),
+                    KeyedData(self._dataset, self._seed, self._rank),
+                    batch_sampler=RestOfPass(self.rest),
                     generator=self._generator(),
                     **self._options,
                 )
@@ -378,7 +373,7 @@ class ResumableLoader:
         size = self._size()
         return size // self._world_size if self._drop_last else -(-size // self._world_size)
 
-    def rest(self) -> Iterator[list[_Key]]:
+    def rest(self) -> Iterator[list[Key]]:
         """What is left of this epoch, as batches of keys. Padded by wrapping where the ranks do not divide the data."""
         size, epoch = self._size(), self._epoch
         order = torch.randperm(size, generator=self._generator()) if self._shuffle else torch.arange(size)
@@ -388,29 +383,3 @@ class ResumableLoader:
         while begin < len(mine) and (begin + self._batch_size <= len(mine) or not self._drop_last):
             yield [(epoch, batch, index) for index in mine[begin : begin + self._batch_size].tolist()]
             begin, batch = begin + self._batch_size, batch + 1
-
-
-class _Rest(Sampler[list[_Key]]):
-    """The batches that are left, as a sampler: each is made when it is asked for."""
-
-    def __init__(self, loader: ResumableLoader) -> None:
-        self._loader = loader
-
-    @override
-    def __iter__(self) -> Iterator[list[_Key]]:
-        return self._loader.rest()
-
-
-class _Keyed(Dataset[Any]):
-    """A map-style data set asked by keys, so that a worker process knows which batch it prepares."""
-
-    def __init__(self, dataset: Dataset[Any], seed: int, rank: int) -> None:
-        self._dataset, self._seed, self._rank = dataset, seed, rank
-
-    def __getitems__(self, keys: Sequence[_Key]) -> list[Any]:
-        if get_worker_info() is not None:
-            epoch, batch, _ = keys[0]
-            random_streams.seed_all(self._seed, self._rank, epoch, batch)
-        indices = [index for _, _, index in keys]
-        many = getattr(self._dataset, "__getitems__", None)
-        return list(many(indices)) if many is not None else [self._dataset[index] for index in indices]

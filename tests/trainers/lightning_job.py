@@ -128,10 +128,7 @@ def main() -> None:
         log_every_n_steps=1,
         enable_progress_bar=False,
         enable_model_summary=False,
-        recovery_checkpoint=recovery.ModelCheckpoint(
-            directory=f"ckpt/{os.environ['MS_NODE_ID']}",
-            config=recovery.CheckpointConfig(save_checkpoint_steps=5, keep_checkpoint_max=3),
-        ),
+        recovery_checkpoint=recovery.CheckpointConfig(save_checkpoint_steps=5, keep_checkpoint_max=3),
     )
     model = Net()
     trainer.fit(model, data, checking)

@@ -45,7 +45,7 @@ def test_the_example_ends_as_lightning_itself_whoever_dies(tmp_path: Path) -> No
         assert cluster.pid_of("0") == survivor
         cluster.wait_end()
         assert "workers are forked from it" in cluster.log("launcher")
-        assert cluster.events(EventKind.PLAN_MADE)[-1].event.step >= 100
+        assert cluster.events(EventKind.PLAN_MADE)[-1].event.step in (100, 200, 300, 400, 500, 600)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     subprocess.run([*torchrun, EXAMPLE / "plain.py"], cwd=plain, env=environment, check=True, timeout=HANG_S)

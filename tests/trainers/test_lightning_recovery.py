@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+import signal
 from pathlib import Path
 from typing import cast
 
 import pytest
 
 from recovery.core.records import EventKind
+from tests.cluster.test_drain import check_handed_over
+from tests.cluster.test_standbys import start_with_standbys
 from tests.cluster.undisturbed import Undisturbed, undisturbed_runs
 from tests.trainers.lightning_cluster import LightningCluster
 
@@ -48,6 +51,32 @@ def test_a_killed_rank_goes_on_in_the_middle_of_an_epoch(
         _check(cluster, undisturbed)
         assert len(cluster.pids(rank)) == 2
         assert len(cluster.pids(1 - rank)) == 1, "the survivor's process was replaced"
+
+
+def test_sigterm_hands_the_rank_to_a_standby_and_no_batch_is_lost(
+    tmp_path: Path, undisturbed: Undisturbed
+) -> None:
+    environment = {"JOB_HELD_STEP": "8", "MS_DRAIN_TIMEOUT": "120"}
+    with LightningCluster(tmp_path, workers=2, window_s=30, environment=environment) as cluster:
+        start_with_standbys(cluster, 1)
+        cluster.wait(lambda: cluster.step_of_all() >= 8, "step 8 of all")
+        name = cluster.name_of(1)
+        cluster.signal(name, signal.SIGTERM)
+        cluster.wait_event(EventKind.DRAIN_BEGUN)
+        cluster.go_on()
+        check_handed_over(cluster, name)
+        _check(cluster, undisturbed)
+
+
+def test_an_interrupt_of_the_keyboard_is_a_stop_and_no_failure(tmp_path: Path) -> None:
+    with LightningCluster(tmp_path, workers=1, environment={"JOB_HELD_STEP": "3"}) as cluster:
+        cluster.start()
+        cluster.wait_step(3)
+        cluster.signal("worker_0", signal.SIGINT)
+        process = cluster.processes["worker_0"]
+        cluster.wait(lambda: process.poll() is not None, "end of the worker")
+        assert process.returncode == 128 + signal.SIGINT, cluster.tails()
+        assert "stopped by SIGINT" in cluster.log("worker_0")
 
 
 SETTINGS = {
