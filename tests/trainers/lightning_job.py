@@ -15,8 +15,9 @@ from lightning import LightningModule, seed_everything
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from torchmetrics import MeanMetric
+from typing_extensions import override
 
 import recovery
 from recovery.lightning import Trainer, run
@@ -31,7 +32,20 @@ KILLS = os.environ.get("JOB_KILLS", "").split()
 """`rank:where:number`, where is step, save, validation or epoch; the number is that of the batch or of the epoch."""
 PATIENCE = int(os.environ.get("JOB_PATIENCE", "9"))
 PRECISION: Any = os.environ.get("JOB_PRECISION", "32-true")
+LOADERS = os.environ.get("JOB_LOADERS", "")
+"""two: of them one is shorter and has a generator of its own, and both are made again in each epoch. stream: of a data set without a length."""
+MAX_STEPS = int(os.environ.get("JOB_MAX_STEPS", "-1"))
 VAL_EVERY: Any = float(os.environ.get("JOB_VAL_EVERY", "1.0"))
+
+
+class Stream(IterableDataset[Any]):
+    def __init__(self, rows: torch.Tensor, ids: torch.Tensor) -> None:
+        self.rows, self.ids = rows, ids
+
+    @override
+    def __iter__(self) -> Any:
+        mine = slice(torch.distributed.get_rank(), None, torch.distributed.get_world_size())
+        yield from zip(self.rows[mine], self.ids[mine], strict=True)
 
 
 class Net(LightningModule):  # type: ignore[misc]  # Lightning is not there where types are checked
@@ -42,7 +56,9 @@ class Net(LightningModule):  # type: ignore[misc]  # Lightning is not there wher
         self.seen = MeanMetric()
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        rows, ids = batch
+        rows, ids = (
+            batch if LOADERS != "two" else (torch.cat(parts) for parts in zip(*batch.values(), strict=True))
+        )
         _note(self, ids.tolist())
         loss: torch.Tensor = self.net(rows).abs().mean()
         self.seen(loss.detach())
@@ -112,8 +128,13 @@ def main() -> None:
     seed_everything(7)
     rows, ids = torch.randn(200, 8), torch.arange(200)
     data = DataLoader(TensorDataset(rows, ids), batch_size=8, shuffle=True, num_workers=WORKERS)
+    generator = torch.Generator().manual_seed(3)
+    short = DataLoader(TensorDataset(rows[:72], ids[:72]), batch_size=8, shuffle=True, generator=generator)
     checking = DataLoader(TensorDataset(rows[:32], ids[:32]), batch_size=8)
-    kept = ModelCheckpoint(dirpath="kept", monitor="val_loss", save_top_k=2, save_last=True)
+    kept = ModelCheckpoint(
+        dirpath="kept", monitor="val_loss", save_top_k=2, save_last=True, save_on_exception=True
+    )
+    every_7 = ModelCheckpoint(dirpath="kept", filename="{step}", every_n_train_steps=7, save_top_k=-1)
     stopping = EarlyStopping(monitor="val_loss", patience=PATIENCE)
     trainer = Trainer(
         accelerator="cpu",
@@ -123,7 +144,10 @@ def main() -> None:
         accumulate_grad_batches=ACCUMULATE,
         precision=PRECISION,
         val_check_interval=VAL_EVERY,
-        callbacks=[kept, stopping, Pace()],
+        callbacks=[kept, every_7, stopping, Pace()],
+        max_steps=MAX_STEPS,
+        reload_dataloaders_every_n_epochs=1 if LOADERS == "two" else 0,
+        use_distributed_sampler=LOADERS != "two",
         logger=CSVLogger("logs"),
         log_every_n_steps=1,
         enable_progress_bar=False,
@@ -131,7 +155,9 @@ def main() -> None:
         recovery_checkpoint=recovery.CheckpointConfig(save_checkpoint_steps=5, keep_checkpoint_max=3),
     )
     model = Net()
-    trainer.fit(model, data, checking)
+    stream = DataLoader(Stream(rows, ids), batch_size=8)
+    loaders: Any = {"two": {"whole": data, "short": short}, "stream": stream, "": data}[LOADERS]
+    trainer.fit(model, loaders, checking)
 
     sha256 = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):

@@ -32,6 +32,18 @@ def test_three_changed_lines_make_the_example_recoverable() -> None:
 
 
 @pytest.mark.slow
+def test_a_script_without_a_job_of_ours_trains_as_ever(tmp_path: Path) -> None:
+    script = (EXAMPLE / "train.py").read_text().replace("@run\n", "")
+    (tmp_path / "train.py").write_text(script.replace("devices=2", "devices=1").replace("=12", "=1"))
+    done = subprocess.run(
+        [sys.executable, "train.py"], cwd=tmp_path, timeout=HANG_S, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "final.ckpt").exists()
+    assert not (tmp_path / "recovery_checkpoints").exists()
+
+
+@pytest.mark.slow
 def test_the_example_ends_as_lightning_itself_whoever_dies(tmp_path: Path) -> None:
     plain, disturbed = tmp_path / "plain", tmp_path / "disturbed"
     plain.mkdir()

@@ -82,6 +82,9 @@ def test_an_interrupt_of_the_keyboard_is_a_stop_and_no_failure(tmp_path: Path) -
 SETTINGS = {
     "accumulated gradients": {"JOB_ACCUMULATE": "3"},
     "worker processes and mixed precision": {"JOB_LOADER_WORKERS": "2", "JOB_PRECISION": "bf16-mixed"},
+    "two loaders of different lengths": {"JOB_LOADERS": "two"},
+    "a data set without a length": {"JOB_LOADERS": "stream"},
+    "a number of steps in the middle of an epoch": {"JOB_MAX_STEPS": "31"},
     "validation twice an epoch, stopped early": {"JOB_VAL_EVERY": "0.5", "JOB_PATIENCE": "2"},
 }
 

@@ -1,0 +1,109 @@
+"""A loader of the user's that is watched: wherever a pass was left, another process has the rest of it, noise included."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+from typing_extensions import override
+
+from recovery.errors import CheckpointStateError
+from recovery.lightning.watched_loader import WatchedLoader
+
+SIZE, BATCH = 22, 4
+
+
+class Noisy(Dataset[Any]):
+    @override
+    def __getitem__(self, index: int) -> tuple[int, float, float]:
+        return index, torch.rand(()).item(), random.random()
+
+    def __len__(self) -> int:
+        return SIZE
+
+
+class Stream(IterableDataset[Any]):
+    @override
+    def __iter__(self) -> Iterator[Any]:
+        yield from ((number, torch.rand(()).item(), random.random()) for number in range(SIZE))
+
+
+def _loader(kind: type[Any], *, workers: int, own: bool) -> Any:
+    shuffle = None if kind is Stream else True
+    generator = torch.Generator().manual_seed(5) if own else None
+    return DataLoader(kind(), BATCH, shuffle=shuffle, num_workers=workers, generator=generator)
+
+
+def _seed(number: int) -> None:
+    torch.manual_seed(number)
+    random.seed(number)
+
+
+def _plain(batch: Any) -> list[Any]:
+    return [part.tolist() for part in batch]
+
+
+def _steps(batches: Iterator[Any]) -> Iterator[list[Any]]:
+    """A training that draws between two batches."""
+    for batch in batches:
+        torch.rand(2)
+        random.random()
+        yield _plain(batch)
+
+
+CASES = [(Noisy, 0, False), (Noisy, 0, True), (Noisy, 2, False), (Noisy, 2, True), (Stream, 1, False)]
+
+
+@pytest.mark.parametrize(("kind", "workers", "own"), CASES)
+def test_the_rest_of_a_pass_is_the_same_wherever_it_was_left(
+    kind: type[Any], workers: int, own: bool
+) -> None:
+    def first_pass_over() -> Any:
+        _seed(1)
+        plain = _loader(kind, workers=workers, own=own)
+        return plain, list(_steps(iter(plain)))
+
+    plain, _ = first_pass_over()
+    second = list(_steps(iter(plain)))
+    for left in (1, 3, len(second)):
+        plain, _ = first_pass_over()
+        watched = WatchedLoader(plain, None)
+        steps = _steps(iter(watched))
+        for _ in range(left - 1):
+            next(steps)
+        next(iter_of(watched))
+        # The batch that was asked for last is not used yet.
+        place = watched.place(1)
+        _seed(99)
+        again = WatchedLoader(_loader(kind, workers=workers, own=own), place)
+        rest = list(_steps(iter(again)))
+        assert rest == second[left - 1 :], f"left at batch {left}"
+
+
+def iter_of(watched: WatchedLoader) -> Iterator[Any]:
+    """The pass under way."""
+    batches: Iterator[Any] = watched.__dict__["_pass"]
+    return batches
+
+
+def test_it_shows_the_loaders_attributes_and_not_its_state() -> None:
+    plain = _loader(Noisy, workers=0, own=False)
+    watched = WatchedLoader(plain, None)
+    assert (len(watched), watched.batch_size, watched.sampler) == (len(plain), BATCH, plain.sampler)
+    watched.worker_init_fn = print
+    assert plain.worker_init_fn is print
+    assert not hasattr(watched, "state_dict")
+
+
+def test_data_that_has_become_shorter_is_an_error_that_names_the_batch() -> None:
+    watched = WatchedLoader(_loader(Noisy, workers=0, own=False), None)
+    batches = iter(watched)
+    for _ in range(5):
+        next(batches)
+    short = DataLoader(torch.utils.data.Subset(Noisy(), range(6)), BATCH)
+    with pytest.raises(CheckpointStateError, match="ended before batch 4"):
+        next(iter(WatchedLoader(short, watched.place(1))))
