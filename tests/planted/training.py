@@ -35,6 +35,26 @@ TRAINING = (
         ("tests/torch/test_division.py::test_a_pass_that_may_be_divided_again_uses_every_sample_once",),
     ),
     Bug(
+        "after a loop that stops at the loader's length the next epoch is empty",
+        "I10",
+        "torch/loader.py",
+        "ResumableLoader.__iter__",
+        "self._is_iterated and self._is_used_up()",
+        "False",
+        ("tests/torch/test_loader.py::test_a_loop_that_stops_at_the_length_has_whole_epochs",),
+    ),
+    Bug(
+        "where a pass of Lightning's goes on, the generators stand elsewhere",
+        "I20",
+        "lightning/watched_loader.py",
+        "_Pass.__next__",
+        "restore_random_state(self._again.popleft())",
+        "self._again.popleft()",
+        (
+            "tests/trainers/test_lightning_loader.py::test_the_rest_of_a_pass_is_the_same_wherever_it_was_left",
+        ),
+    ),
+    Bug(
         "a class is learnt by the first two threads that meet it",
         "I14",
         "core/converter.py",

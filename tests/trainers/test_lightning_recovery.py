@@ -84,6 +84,7 @@ SETTINGS = {
     "worker processes and mixed precision": {"JOB_LOADER_WORKERS": "2", "JOB_PRECISION": "bf16-mixed"},
     "two loaders of different lengths": {"JOB_LOADERS": "two"},
     "a data set without a length": {"JOB_LOADERS": "stream"},
+    "checkpoints in memory": {"MS_MEMORY_CHECKPOINT_STEPS": "1"},
     "a number of steps in the middle of an epoch": {"JOB_MAX_STEPS": "31"},
     "validation twice an epoch, stopped early": {"JOB_VAL_EVERY": "0.5", "JOB_PATIENCE": "2"},
 }
