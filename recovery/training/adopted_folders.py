@@ -8,6 +8,7 @@ import functools
 import logging
 import re
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 from typing_extensions import override
@@ -33,7 +34,14 @@ _Mark = tuple[str, int, int, int]
 """Name, inode, size and time of change (ns) of what is written last."""
 
 
-def adopt_folder(session: Session, path: str | Path, *, shared: bool = True, keep: int | None = None) -> None:
+def adopt_folder(
+    session: Session,
+    path: str | Path,
+    *,
+    shared: bool = True,
+    keep: int | None = None,
+    is_pinned: Callable[[Path], bool] = lambda folder: False,
+) -> None:
     """Make a checkpoint of a folder that was just written, at the step where training stands. Returns when it is durable and reported.
 
     Every rank calls this after the same step, when all of it that this rank writes is there. A folder that cannot be taken costs
@@ -45,6 +53,7 @@ def adopt_folder(session: Session, path: str | Path, *, shared: bool = True, kee
         shared: all ranks write this one folder, as torch.distributed.checkpoint does; each then digests the files whose names carry its
             number, and rank 0 all others. False: it is this rank's own, and it digests all of it.
         keep: how many of the directory's folders stay, at least 2; older ones are removed. None: all of them; the framework that wrote them removes them.
+        is_pinned: says of a folder that would go whether it stays all the same, as the one with the best model.
 
     Raises:
         UsageError: no step was taken yet.
@@ -62,7 +71,7 @@ def adopt_folder(session: Session, path: str | Path, *, shared: bool = True, kee
     adopter = _adopters.setdefault(session, {}).get(folder.parent)
     if adopter is None:
         adopter = _adopters[session][folder.parent] = _Adopter(
-            session, folder.parent, shared=shared, keep=keep
+            session, folder.parent, shared=shared, keep=keep, is_pinned=is_pinned
         )
     adopter.await_others()
     adopter.adopt(folder, adopter.pending(folder, applied_step(session)))
@@ -178,7 +187,15 @@ class AdoptFolders(Callback):
 class _Adopter:
     """The folders of one directory, in one generation."""
 
-    def __init__(self, session: Session, directory: Path, *, shared: bool, keep: int | None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        directory: Path,
+        *,
+        shared: bool,
+        keep: int | None,
+        is_pinned: Callable[[Path], bool] = lambda folder: False,
+    ) -> None:
         if keep is not None:
             _check_keep(keep)
         self._session, self._directory = session, directory
@@ -205,7 +222,7 @@ class _Adopter:
                     directory, catalogue.FOLDERS, job=session.job, run=session.run, rank=session.rank
                 ),
                 rule,
-                is_pinned=lambda path: False,
+                is_pinned=is_pinned,
                 rank=session.rank,
             )
 

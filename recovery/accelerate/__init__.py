@@ -1,0 +1,44 @@
+"""Accelerate: the world joined before it looks for one, its states made anew at every entry, and an `Accelerator` that goes on mid-epoch.
+
+May import: torch (ours) and everything below it, accelerate. Start reading at world.py, then accelerator.py.
+The public names are loaded when first used (PEP 562): Accelerate costs seconds.
+
+In a script it takes three changed lines, and the two imports:
+
+    import recovery.accelerate
+    from recovery.accelerate import Accelerator      # for accelerate's
+
+    @recovery.accelerate.run
+    def main():
+        ...
+        for epoch in accelerator.epochs(3):              # for range(3)
+            for batch in accelerator.steps(loader):      # for loader
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from recovery.lazy_names import loader
+
+if TYPE_CHECKING:
+    from recovery.accelerate.accelerator import Accelerator
+    from recovery.accelerate.world import current_session, run
+
+__all__ = ["Accelerator", "current_session", "run"]
+
+_HOMES = {
+    "Accelerator": "recovery.accelerate.accelerator",
+    "current_session": "recovery.accelerate.world",
+    "run": "recovery.accelerate.world",
+}
+
+
+# Hidden from type checkers: one that saw it would accept any misspelt name.
+if not TYPE_CHECKING:
+    __getattr__ = loader(__name__, _HOMES)
+
+
+def __dir__() -> list[str]:
+    """List the public names, loaded or not."""
+    return sorted(set(globals()) | set(__all__))

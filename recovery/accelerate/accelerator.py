@@ -1,0 +1,236 @@
+"""Accelerate's `Accelerator` that goes on at the plan's step, and whose `save_state` folders are rollback targets."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import accelerate
+from typing_extensions import override
+
+import recovery.torch as rt
+from recovery.accelerate import random_position
+from recovery.accelerate.random_position import DrawWatch, Saved
+from recovery.accelerate.world import current_session
+from recovery.errors import UsageError
+from recovery.torch.random_state import RandomState, capture_random_state, restore_random_state
+from recovery.training.session import Session
+
+_logger = logging.getLogger("recovery.accelerate")
+
+
+class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # not installed where types are checked
+    """Accelerate's, argument for argument. Outside a function that `recovery.accelerate.run` made recoverable it is nothing more.
+
+    `epochs` and `steps` are the two loops; `save_state` makes a checkpoint that all ranks can go back to.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        """Make Accelerate's, in the world that was joined.
+
+        Raises:
+            UsageError: it was asked for what cannot be gone back to.
+        """
+        super().__init__(*arguments, **options)
+        session = current_session()
+        self._progress = None if session is None else _Progress(session)
+        if session is None:
+            return
+        session.refuse_drains("a loop of Accelerate saves where its script says, and not out of turn")
+        if self.project_configuration.automatic_checkpoint_naming:
+            raise UsageError(
+                field="automatic_checkpoint_naming",
+                reason="counts from 0 again at every entry, and refuses a folder that is there",
+                next_step='Name the folder by the step: accelerator.save_state(f"ckpt/step_{step}").',
+            )
+        if self.use_stateful_dataloader:
+            raise UsageError(
+                field="use_stateful_dataloader",
+                reason="such a loader skips by itself, and accelerator.steps(loader) would skip again",
+                next_step="Leave it out: the position in the epoch is saved without it.",
+            )
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """`range(count)`, from the epoch in which training goes on; what was saved is loaded first. Prepare everything before.
+
+        Args:
+            count: of all epochs, counted from the first start of training.
+
+        Yields:
+            The epoch, 0-based.
+
+        Raises:
+            GenerationInterrupted: the generation is over; leaves the training function, which is then entered again.
+        """
+        progress = self._progress
+        if progress is None:
+            yield from range(count)
+            return
+        folder = progress.session.resume_from
+        if folder is not None:
+            self.load_state(str(folder))
+            progress.stand(random_position.read(folder, rank=progress.session.rank))
+        with progress.session.loop():
+            try:
+                for epoch in range(progress.epoch, count):
+                    progress.begin_epoch(epoch)
+                    yield epoch
+            except GeneratorExit:
+                progress.session.loop_watch.closed()
+                raise
+
+    def steps(self, loader: Any) -> Iterator[Any]:
+        """The batches of a prepared loader, from the one at which training goes on. One loop over `steps` in each epoch.
+
+        A step counts as applied when the loop asks for the next one, or saves.
+
+        Args:
+            loader: as `prepare` gave it.
+
+        Yields:
+            Its batches.
+
+        Raises:
+            GenerationInterrupted: the generation is over.
+            UsageError: called outside `epochs`, or twice in one epoch.
+        """
+        progress = self._progress
+        if progress is None:
+            yield from loader
+            return
+        skipped = progress.begin_steps()
+        if hasattr(loader, "set_epoch"):
+            loader.set_epoch(progress.epoch)
+        batches = iter(self.skip_first_batches(loader, skipped) if skipped else loader)
+        while True:
+            progress.before_fetch()
+            try:
+                batch = next(batches)
+            except StopIteration:
+                progress.after_fetch()
+                break
+            progress.after_fetch()
+            progress.session.check()
+            yield batch
+            progress.applied()
+        progress.end_steps()
+
+    @override
+    def save_state(
+        self, output_dir: str | Path | None = None, *arguments: Any, keep: int | None = None, **options: Any
+    ) -> Any:
+        """Save as Accelerate does, and make a checkpoint of the folder. Every rank calls this, between two updates of the weights.
+
+        Args:
+            output_dir: one folder for each step.
+            arguments: as Accelerate's.
+            keep: how many of the directory's folders stay, at least 2; None: all.
+            options: as Accelerate's.
+
+        Raises:
+            GenerationInterrupted: the generation is over.
+            UsageError: no folder is named.
+        """
+        progress = self._progress
+        if progress is None:
+            return super().save_state(output_dir, *arguments, **options)
+        if output_dir is None:
+            raise UsageError(
+                field="save_state",
+                reason="names no folder",
+                next_step='Name it by the step: accelerator.save_state(f"ckpt/step_{step}").',
+            )
+        progress.applied()
+        saved = super().save_state(str(output_dir), *arguments, **options)
+        if not self.gradient_state.sync_gradients:
+            _logger.warning(
+                "event=folder_not_adopted path=%s reason='gradients are being accumulated, and are not in it'",
+                output_dir,
+            )
+            return saved
+        progress.write(Path(output_dir))
+        # Rank 0 writes files that carry no rank: all are there when all have met.
+        self.wait_for_everyone()
+        rt.adopt_folder(progress.session, output_dir, keep=keep)
+        return saved
+
+
+class _Progress:
+    """Where one entry stands."""
+
+    def __init__(self, session: Session) -> None:
+        self.session, self.epoch = session, 0
+        self._batches, self._step = 0, 0
+        """Of this epoch, of all."""
+        self._begun: RandomState = {}
+        self._in_steps = self._is_first = self._is_counted = False
+        self._may_begin = False
+        self._resumed: Saved | None = None
+        self._draws = DrawWatch()
+
+    def stand(self, saved: Saved | None) -> None:
+        """Go on where a folder was saved."""
+        self._step = self.session.step
+        if saved is None:
+            self.epoch, self._batches = max(0, self.session.epoch - 1), self.session.step_in_epoch
+            return
+        self.epoch, self._batches = saved["epoch"], saved["batches"]
+        if self._batches:
+            self._resumed = saved
+        else:
+            restore_random_state(saved["now"])
+
+    def begin_epoch(self, epoch: int) -> None:
+        if epoch != self.epoch:
+            self.epoch, self._batches = epoch, 0
+        self._may_begin = True
+
+    def begin_steps(self) -> int:
+        """How many batches are behind training already."""
+        if not self._may_begin:
+            raise UsageError(
+                field="accelerator.steps",
+                reason="is called outside the loop over accelerator.epochs, or a second time in one epoch",
+                next_step="Call it once in each epoch, for the loader that training counts its steps by.",
+            )
+        self._may_begin = False
+        if self._resumed is not None:
+            restore_random_state(self._resumed["begun"])
+        self._begun = capture_random_state()
+        self._in_steps, self._is_first, self._is_counted = True, True, True
+        return self._batches
+
+    def before_fetch(self) -> None:
+        self._draws.before_fetch(is_first=self._is_first)
+
+    def after_fetch(self) -> None:
+        self._draws.after_fetch()
+        if self._resumed is not None:
+            restore_random_state(self._resumed["now"])
+            self._resumed = None
+        self._is_first, self._is_counted = False, False
+
+    def applied(self) -> None:
+        """The step of the batch that was yielded last is applied. It is counted once."""
+        if self._is_counted:
+            return
+        self._is_counted = True
+        self._step, self._batches = self._step + 1, self._batches + 1
+        self.session.applied(step=self._step, epoch=self.epoch + 1, step_in_epoch=self._batches)
+        self.session.check()
+
+    def end_steps(self) -> None:
+        """The epoch's last batch is used: what is saved from here on is gone on from in the next epoch."""
+        self._in_steps, self._is_counted = False, True
+
+    def write(self, folder: Path) -> None:
+        within = self._in_steps
+        random_position.write(
+            folder,
+            rank=self.session.rank,
+            epoch=self.epoch if within else self.epoch + 1,
+            batches=self._batches if within else 0,
+            begun=self._begun,
+        )

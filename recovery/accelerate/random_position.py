@@ -1,0 +1,105 @@
+"""Where a rank stands in its epoch, its random generators included: saved beside what the framework saves, so that a resumed epoch draws alike.
+
+Two facts of Accelerate 1.15 and transformers 5.24 shape this file.
+
+1. What begins an epoch draws: the seed of a DataLoader's workers, and the order of a sampler that has no seed of its own. A framework
+   restores the generators as they stood at the save, so a resumed epoch would begin with others than it did the first time.
+2. A prepared loader fetches one batch ahead. At a save the next batch is there already, and after a resume it is fetched again: so the
+   generators are set behind the first fetch of a resumed epoch. What a data set or a collator draws itself, in this process, cannot be
+   repeated that way: `DrawWatch` sees and names it.
+"""
+
+from __future__ import annotations
+
+import logging
+import random  # noqa: TID251 - its state is looked at, nothing is drawn
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from recovery.torch.random_state import RandomState, capture_random_state
+
+_logger = logging.getLogger("recovery.accelerate")
+
+Saved = dict[str, Any]
+"""Only numbers, text, lists, dicts and tensors, so that it loads with weights_only=True."""
+
+
+def write(folder: Path, *, rank: int, epoch: int, batches: int, begun: RandomState, **more: Any) -> None:
+    """Write a rank's file into a folder that all ranks write together.
+
+    Args:
+        folder: that is being saved.
+        rank: whose; its number in the name makes the file its own.
+        epoch: 0-based.
+        batches: of it, behind this step.
+        begun: how the generators stood where the epoch began.
+        more: what else a rank needs.
+    """
+    saved = {
+        "epoch": epoch,
+        "batches": batches,
+        "begun": begun,
+        "now": capture_random_state(),
+        **more,
+    }
+    torch.save(saved, folder / _name(rank))
+
+
+def read(folder: Path, *, rank: int) -> Saved | None:
+    """Read it; None: the folder has none, so another program wrote it.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    path = folder / _name(rank)
+    if not path.exists():
+        return None
+    saved: Saved = torch.load(path, map_location="cpu", weights_only=True)
+    return saved
+
+
+def _name(rank: int) -> str:
+    """Accelerate's own ends in .pkl, the Trainer's begins with rng_state."""
+    return f"random_states_{rank}.pth"
+
+
+class DrawWatch:
+    """Looks whether fetching a batch moves this process's generators, in the first steps of an entry."""
+
+    def __init__(self, steps: int = 3) -> None:
+        """Nothing is seen yet.
+
+        Args:
+            steps: how many fetches are looked at. The first of an epoch draws anyway (fact 1), and does not count.
+        """
+        self._left = steps
+        self._before: tuple[Any, ...] = ()
+
+    def before_fetch(self, *, is_first: bool) -> None:
+        """A batch is about to be fetched.
+
+        Args:
+            is_first: of its epoch.
+        """
+        self._before = _standing() if self._left and not is_first else ()
+
+    def after_fetch(self) -> None:
+        """It was."""
+        if not self._before:
+            return
+        self._left -= 1
+        if self._before != _standing():
+            self._left = 0
+            _logger.warning(
+                "event=data_draws_random the data set or its collator draws from this process's random generators: "
+                "what it draws behind a rollback into an epoch is not the same. Give it a generator seeded by the sample"
+            )
+
+
+def _standing() -> tuple[Any, ...]:
+    numpy = sys.modules.get("numpy")
+    keys, position = numpy.random.get_state()[1:3] if numpy is not None else (b"", 0)
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), bytes(keys), position

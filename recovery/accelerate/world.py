@@ -1,0 +1,101 @@
+"""`recovery.run` for code that asks Accelerate for its world: it is joined before the function is entered.
+
+Accelerate and transformers look for a world in the environment and in torch, once, at the first object that is made of theirs
+(`Accelerator`, `TrainingArguments`), and remember it for the process. A survivor enters its function again in another world, maybe as
+another rank of a smaller number on its host: so what they remember is forgotten at every entry, and the variables say what is true there.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
+
+import torch
+from accelerate.state import AcceleratorState, GradientState, PartialState
+
+import recovery.torch as rt
+from recovery.training import run as training_run
+from recovery.training.session import Session
+
+_Result = TypeVar("_Result")
+
+_session: Session | None = None
+
+
+@overload
+def run(function: Callable[..., _Result]) -> Callable[[], _Result]: ...
+
+
+@overload
+def run(
+    *, backend: str | None = None, warm_up: Callable[[], object] | None = None
+) -> Callable[[Callable[..., _Result]], Callable[[], _Result]]: ...
+
+
+def run(
+    function: Any = None, *, backend: str | None = None, warm_up: Callable[[], object] | None = None
+) -> Any:
+    """Make a training function recoverable that uses Accelerate or transformers: `recovery.run`, with the world joined at each entry.
+
+    Args:
+        function: takes a `recovery.Session` or nothing; builds everything it needs again at every entry.
+        backend: as for `recovery.torch.init_process_group`; None: gloo, and nccl too where there is a GPU.
+        warm_up: as for `recovery.run`.
+
+    Returns:
+        The recoverable function, without arguments; without `function`, a decorator that makes one.
+
+    Raises:
+        SystemExit: as for `recovery.run`.
+    """
+    if function is None:
+        return functools.partial(run, backend=backend, warm_up=warm_up)
+    takes_session = bool(inspect.signature(function).parameters)
+
+    @functools.wraps(function)
+    def entered(session: Session) -> Any:
+        _join(session, backend)
+        return function(session) if takes_session else function()
+
+    decorate = training_run.run(warm_up=warm_up)
+    return decorate(entered)
+
+
+def current_session() -> Session | None:
+    """The session of this entry; None outside a function that `run` has made recoverable."""
+    return _session
+
+
+def _join(session: Session, backend: str | None) -> None:
+    global _session  # noqa: PLW0603 - torch's world is one per process as well
+    _forget()
+    _session = session
+    session.on_generation_end(_forget)
+    uses_cuda = torch.cuda.is_available()
+    if uses_cuda:
+        torch.cuda.set_device(session.local_rank)
+    os.environ.update(_variables_of(session))  # noqa: TID251 - Accelerate reads them there
+    rt.init_process_group(session, backend or ("cpu:gloo,cuda:nccl" if uses_cuda else "gloo"))
+
+
+def _variables_of(session: Session) -> dict[str, str]:
+    """What torchrun would have set. Nobody dials the address, since the world is there; Accelerate wants to see one all the same."""
+    return {
+        "RANK": str(session.rank),
+        "WORLD_SIZE": str(session.world_size),
+        "LOCAL_RANK": str(session.local_rank),
+        "LOCAL_WORLD_SIZE": str(session.local_world_size),
+        "MASTER_ADDR": os.environ.get("MASTER_ADDR", session.host),  # noqa: TID251 - a launcher's stays
+        "MASTER_PORT": os.environ.get("MASTER_PORT", "29500"),  # noqa: TID251 - as above; Accelerate's own default
+    }
+
+
+def _forget() -> None:
+    """Have Accelerate look for its world again."""
+    global _session  # noqa: PLW0603 - as above
+    _session = None
+    for state in (AcceleratorState, GradientState, PartialState):
+        state._reset_state()  # noqa: SLF001 - there is no public way

@@ -1,0 +1,46 @@
+"""The Trainer of transformers, made recoverable: it saves and loads as it always does, and goes on at the step that all ranks hold.
+
+May import: accelerate and torch (ours) and everything below them, transformers. Start reading at trainer.py.
+The public names are loaded when first used (PEP 562): transformers costs seconds.
+
+In a script it takes one changed line, and the two imports:
+
+    import recovery.transformers
+    from recovery.transformers import Trainer        # for transformers'
+
+    @recovery.transformers.run
+    def main():
+        ...
+        trainer.train()
+
+A Trainer of one's own takes `class MyTrainer(Recovered, SomeTrainer)`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from recovery.lazy_names import loader
+
+if TYPE_CHECKING:
+    from recovery.accelerate.world import current_session, run
+    from recovery.transformers.trainer import Recovered, Trainer
+
+__all__ = ["Recovered", "Trainer", "current_session", "run"]
+
+_HOMES = {
+    "Recovered": "recovery.transformers.trainer",
+    "Trainer": "recovery.transformers.trainer",
+    "current_session": "recovery.accelerate.world",
+    "run": "recovery.accelerate.world",
+}
+
+
+# Hidden from type checkers: one that saw it would accept any misspelt name.
+if not TYPE_CHECKING:
+    __getattr__ = loader(__name__, _HOMES)
+
+
+def __dir__() -> list[str]:
+    """List the public names, loaded or not."""
+    return sorted(set(globals()) | set(__all__))

@@ -1,0 +1,134 @@
+"""The callback of a recovered Trainer: it counts steps and makes checkpoints of the folders. It is the last of the callbacks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import distributed
+from transformers import TrainerCallback
+from typing_extensions import override
+
+import recovery.torch as rt
+from recovery.accelerate import random_position
+from recovery.accelerate.random_position import DrawWatch, Saved
+from recovery.errors import UsageError
+from recovery.torch.random_state import RandomState, capture_random_state, restore_random_state
+from recovery.training.session import Session
+from recovery.transformers import best_models
+
+
+class Steps(TrainerCallback):  # type: ignore[misc]  # not installed where types are checked
+    """Of one Trainer, in one entry.
+
+    Attributes:
+        num_epochs: of the training.
+        updates_per_epoch: steps of an epoch.
+        draws: looks at what fetching draws.
+        is_first_fetch: nothing of this epoch was fetched yet.
+    """
+
+    def __init__(self, trainer: Any, session: Session, *, keep: int | None) -> None:
+        """Nothing is counted before `stand`.
+
+        Args:
+            trainer: whose.
+            session: of this entry.
+            keep: how many folders stay; None: all.
+        """
+        self._trainer, self._session, self._keep = trainer, session, keep
+        self.num_epochs = self.updates_per_epoch = 0
+        self.draws, self.is_first_fetch = DrawWatch(), True
+        self._epoch = self._updates = 0
+        """The epoch that trains, 0-based, and steps of it."""
+        self._resumed: Saved | None = None
+        self._begun: RandomState = {}
+        self._has_trained = self._saves_behind_epoch = self._epoch_is_over = False
+
+    def begin(self) -> None:
+        """See that this is the only training of the entry.
+
+        Raises:
+            UsageError: it is not.
+        """
+        if self._has_trained:
+            raise UsageError(
+                field="Trainer.train",
+                reason="was called a second time in one training function",
+                next_step="Train all epochs in one call.",
+            )
+        self._has_trained = True
+
+    def stand(self, epoch: int, updates: int, resumed: Saved | None) -> None:
+        """Count from here.
+
+        Args:
+            epoch: that begins or goes on, 0-based.
+            updates: steps of it that were done.
+            resumed: what this rank has saved there; None: nothing.
+        """
+        # An epoch counts when it begins.
+        self._epoch, self._updates, self._resumed = epoch - 1, updates, resumed
+
+    @override
+    def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """Have the next line of the loss be the mean of as many steps as in a training that nothing happened to."""
+        if self._resumed is not None:
+            trainer = self._trainer
+            trainer._tr_loss = self._resumed["loss"].to(args.device)  # noqa: SLF001 - its folders do not hold them
+            trainer._globalstep_last_logged = self._resumed["logged"]  # noqa: SLF001 - as above
+
+    @override
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        self._epoch += 1
+        self._epoch_is_over, self.is_first_fetch = False, True
+        if self._resumed is not None:
+            # Within an epoch the Trainer puts back those of the save itself, behind the first fetch.
+            restore_random_state(self._resumed["begun" if self._updates else "now"])
+        begins = self._resumed is None or not self._updates
+        self._updates = 0 if begins else self._updates
+        self._resumed = None
+        self._begun = capture_random_state()
+
+    @override
+    def on_substep_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        self._session.check()
+
+    @override
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        self._session.check()
+
+    @override
+    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        self._updates += 1
+        self._session.applied(step=state.global_step, epoch=self._epoch + 1, step_in_epoch=self._updates)
+        self._session.check()
+        # What an epoch ends with comes behind this step, and belongs into its folder.
+        ends_epoch = control.should_training_stop or self._updates == self.updates_per_epoch
+        self._saves_behind_epoch = ends_epoch and control.should_save
+        control.should_save = control.should_save and not ends_epoch
+
+    @override
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        self._epoch_is_over = self._updates == self.updates_per_epoch
+        control.should_save = control.should_save or self._saves_behind_epoch
+        self._saves_behind_epoch = False
+
+    @override
+    def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        trainer = self._trainer
+        random_position.write(
+            folder,
+            rank=self._session.rank,
+            epoch=self._epoch + 1 if self._epoch_is_over else self._epoch,
+            batches=0 if self._epoch_is_over else self._updates * args.gradient_accumulation_steps,
+            begun=self._begun,
+            # At its last step every training stops; more may be asked for at the next start.
+            is_over=bool(control.should_training_stop and state.global_step < state.max_steps),
+            loss=trainer._tr_loss.detach().cpu(),  # noqa: SLF001 - as above
+            logged=trainer._globalstep_last_logged,  # noqa: SLF001 - as above
+        )
+        # Rank 0 writes files that carry no rank: all are there when all have met.
+        distributed.barrier()
+        rt.adopt_folder(self._session, folder, keep=self._keep, is_pinned=best_models.is_named)

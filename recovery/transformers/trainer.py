@@ -1,0 +1,129 @@
+"""transformers' Trainer that goes on at the plan's step, and whose folders are rollback targets.
+
+Five facts of transformers 5.24 shape this package.
+
+1. `resume_from_checkpoint=True` takes the newest folder that is there, finished or not, held by all ranks or not.
+2. `save_total_limit` removes folders before the new one is durable, by the time of their directory, which a folder that is written again
+   keeps. So the limit is taken over: a folder goes when two newer ones are committed, and none that another names as its best model.
+3. A folder of an epoch's last step is saved before what the epoch ends with (its evaluation, `on_epoch_end`), and a resume begins the next
+   epoch: all that would be left out. So that save is moved behind it (steps.py).
+4. A folder of a training's last step, gone on from within an epoch, trains one step more; one that a callback has stopped trains on.
+5. A training set without a length is one endless epoch to a resume, however often it has come to its end.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import transformers
+
+from recovery.accelerate import random_position
+from recovery.accelerate.random_position import Saved
+from recovery.accelerate.world import current_session
+from recovery.checkpoint import catalogue
+from recovery.training import earlier_jobs
+from recovery.transformers import arguments
+from recovery.transformers.steps import Steps
+
+
+class Recovered:
+    """For a Trainer of one's own: `class MyTrainer(Recovered, SFTTrainer)`.
+
+    Outside a function that `recovery.transformers.run` made recoverable it changes nothing.
+    """
+
+    args: Any
+    state: Any
+    callback_handler: Any
+
+    def __init__(self, *options: Any, **named: Any) -> None:
+        """As the Trainer that it stands before.
+
+        Raises:
+            UsageError: its arguments ask for what cannot be gone back to.
+        """
+        parent: Any = super()
+        parent.__init__(*options, **named)
+        session = current_session()
+        self._recovery: tuple[Any, Steps] | None = None
+        self._resumed: Saved | None = None
+        """What this rank saved in the folder that is gone on from; empty: nothing of ours; None: training begins."""
+        if session is None:
+            return
+        arguments.check(self.args)
+        session.refuse_drains("the Trainer saves at the steps that its arguments name, and not out of turn")
+        steps = Steps(self, session, keep=arguments.take_limit(self.args))
+        self._recovery = session, steps
+        self.callback_handler.add_callback(steps)
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *options: Any, **named: Any) -> Any:
+        """Train, from the folder that all ranks hold; before there is one, from the one that `resume_from_checkpoint` names.
+
+        Raises:
+            CheckpointError: another job's checkpoints lie in `output_dir`.
+            GenerationInterrupted: the generation is over; leaves the training function, which is then entered again.
+            UsageError: a second call, or a folder that cannot be begun from.
+        """
+        parent: Any = super()
+        if self._recovery is None:
+            return parent.train(resume_from_checkpoint, *options, **named)
+        session, steps = self._recovery
+        steps.begin()
+        folder = session.resume_from
+        if folder is None:
+            earlier_jobs.check(session, Path(self.args.output_dir).absolute(), catalogue.FOLDERS)
+            asked, is_first = resume_from_checkpoint, session.generation == 1
+            begins_from = arguments.beginning(self.args, asked, is_first=is_first)
+        else:
+            begins_from = str(folder)
+            self._resumed = random_position.read(folder, rank=session.rank) or {}
+            # A callback that stops training counts what it has seen, and that is not loaded unless it is asked for.
+            self.args.restore_callback_states_from_checkpoint = True
+            # It was done; a second time it would count as one more without a better model.
+            self.args.eval_on_start = False
+        with session.loop():
+            return parent.train(begins_from, *options, **named)
+
+    def set_initial_training_values(self, *options: Any, **named: Any) -> Any:
+        """Note how many epochs there are, and steps in one."""
+        parent: Any = super()
+        values = parent.set_initial_training_values(*options, **named)
+        if self._recovery is not None:
+            steps = self._recovery[1]
+            steps.num_epochs, steps.updates_per_epoch = values[0], values[1]
+        return values
+
+    def _init_training_state(self, max_steps: int, *options: Any, **named: Any) -> tuple[int, int]:
+        """Say in which epoch training goes on, and behind which of its batches: facts 4 and 5."""
+        parent: Any = super()
+        epoch, batches = parent._init_training_state(max_steps, *options, **named)
+        if self._recovery is None:
+            return epoch, batches
+        steps = self._recovery[1]
+        # Callbacks whose state was loaded stand behind all others now.
+        self.callback_handler.remove_callback(steps)
+        self.callback_handler.add_callback(steps)
+        resumed = self._resumed
+        if resumed:
+            epoch, batches = resumed["epoch"], resumed["batches"]
+        if resumed is not None and (resumed.get("is_over") or self.state.global_step >= max_steps):
+            epoch, batches = steps.num_epochs, 0
+        steps.stand(epoch, batches // self.args.gradient_accumulation_steps, resumed or None)
+        return epoch, batches
+
+    def get_batch_samples(self, *options: Any, **named: Any) -> Any:
+        """Fetch a step's batches, and look whether that draws."""
+        parent: Any = super()
+        if self._recovery is None:
+            return parent.get_batch_samples(*options, **named)
+        steps = self._recovery[1]
+        steps.draws.before_fetch(is_first=steps.is_first_fetch)
+        fetched = parent.get_batch_samples(*options, **named)
+        steps.draws.after_fetch()
+        steps.is_first_fetch = False
+        return fetched
+
+
+class Trainer(Recovered, transformers.Trainer):  # type: ignore[misc]  # not installed where types are checked
+    """transformers' Trainer, argument for argument."""

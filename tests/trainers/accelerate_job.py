@@ -1,0 +1,70 @@
+"""A script with Accelerate, as people write one, configured by its environment."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from torch.utils.data import DataLoader
+
+import recovery.accelerate
+from recovery.accelerate import Accelerator, current_session
+from tests.trainers.tiny_training import SAMPLES, Net, Samples, Stream, finish, hold, note
+
+EPOCHS = int(os.environ.get("JOB_EPOCHS", "2"))
+SAVE_STEPS = int(os.environ.get("JOB_SAVE_STEPS", "5"))
+"""0: at each epoch's end, behind its evaluation."""
+ACCUMULATION = int(os.environ.get("JOB_ACCUMULATION", "1"))
+STREAM = int(os.environ.get("JOB_STREAM", "0"))
+NUM_WORKERS = int(os.environ.get("JOB_NUM_WORKERS", "0"))
+
+
+@recovery.accelerate.run
+def main() -> None:
+    session = current_session()
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=ACCUMULATION)
+    torch.manual_seed(7)
+    net = Net()
+    train = (
+        DataLoader(Stream(STREAM), batch_size=4)
+        if STREAM
+        else DataLoader(Samples(SAMPLES), batch_size=4, shuffle=True, num_workers=NUM_WORKERS)
+    )
+    evaluation = DataLoader(Samples(20, first=1_000), batch_size=4)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.05)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.99**step)
+    model, optimizer, train, evaluation, schedule = accelerator.prepare(
+        net, optimizer, train, evaluation, schedule
+    )
+
+    losses, step = [], session.step if session else 0
+    for epoch in accelerator.epochs(EPOCHS):
+        model.train()
+        for batch in accelerator.steps(train):
+            step += 1
+            hold(session, "step", step)
+            with accelerator.accumulate(model):
+                loss = model(**batch)["loss"]
+                accelerator.backward(loss)
+                optimizer.step()
+                schedule.step()
+                optimizer.zero_grad()
+            note(session, step, net)
+            if SAVE_STEPS and step % SAVE_STEPS == 0:
+                hold(session, "save", step)
+                accelerator.save_state(f"ckpt/step_{step}", keep=2)
+        hold(session, "epoch", step)
+        model.eval()
+        with torch.no_grad():
+            for batch in evaluation:
+                hold(session, "evaluation", step)
+                seen = accelerator.gather_for_metrics(model(**batch)["loss"][None])
+                losses.append([epoch, float(seen.mean())])
+        if not SAVE_STEPS:
+            accelerator.save_state(f"ckpt/step_{step}", keep=2)
+    hold(session, "end", step)
+    finish(session, net, step, losses[-1])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Accelerate: whatever dies, wherever it stands, training ends with the same bits, and who lived keeps its process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from recovery.core.records import EventKind
+from tests.cluster.undisturbed import Undisturbed
+from tests.trainers.transformers_cluster import AccelerateCluster, undisturbed_accelerate
+
+pytestmark = pytest.mark.trainers
+__all__ = ["undisturbed_accelerate"]
+
+
+def killed(
+    directory: Path, undisturbed: Undisturbed, victims: tuple[str, ...], held: str, **job: str
+) -> list[int]:
+    """Kill at a place of the first generation; gives the steps that plans went back to."""
+    with AccelerateCluster(directory, environment={**job, "JOB_HELD": held}) as cluster:
+        cluster.start()
+        cluster.wait_held()
+        cluster.kill_and_relaunch(*victims)
+        cluster.wait_event(EventKind.PLAN_MADE, count=2)
+        assert cluster.survivors_are_themselves(*victims)
+        cluster.wait_end()
+        cluster.check_same_bits_as(undisturbed(workers=2, **job))
+        return [stored.event.step for stored in cluster.events(EventKind.PLAN_MADE)]
+
+
+def test_a_killed_rank_goes_on_within_an_epoch_with_the_same_bits(
+    tmp_path: Path, undisturbed_accelerate: Undisturbed
+) -> None:
+    assert killed(tmp_path, undisturbed_accelerate, ("worker_1",), "step@28") == [0, 25]
+
+
+CASES: dict[str, tuple[str, dict[str, str], list[int]]] = {
+    "within the first epoch": ("step@13", {}, [0, 10]),
+    "in a save": ("save@10", {}, [0, 5]),
+    "where an epoch ends": ("epoch@19", {}, [0, 15]),
+    "in the evaluation": ("evaluation@38", {}, [0, 35]),
+    "behind the save of an epoch's last step": ("evaluation@19", {"JOB_SAVE_STEPS": "19"}, [0, 19]),
+    "where an epoch has begun": ("step@20", {"JOB_SAVE_STEPS": "0"}, [0, 19]),
+    "before anything is saved": ("step@3", {}, [0, 0]),
+    "behind the last step": ("end@38", {"JOB_SAVE_STEPS": "0"}, [0, 38]),
+    "with accumulated gradients": (
+        "step@15",
+        {"JOB_ACCUMULATION": "2", "JOB_SAVE_STEPS": "6"},
+        [0, 12],
+    ),
+    "in a stream": ("step@20", {"JOB_STREAM": "90"}, [0, 15]),
+    "with loader workers": ("step@28", {"JOB_NUM_WORKERS": "1"}, [0, 25]),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rank_0_is_killed(tmp_path: Path, undisturbed_accelerate: Undisturbed, case: str) -> None:
+    held, job, plans = CASES[case]
+    assert killed(tmp_path, undisturbed_accelerate, ("worker_0",), held, **job) == plans

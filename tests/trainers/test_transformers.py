@@ -1,0 +1,96 @@
+"""The Trainer of transformers: whatever dies, wherever it stands, training ends with the same bits, and who lived keeps its process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from recovery.core.records import EventKind
+from tests.cluster.undisturbed import Undisturbed
+from tests.trainers.transformers_cluster import TransformersCluster, arguments, undisturbed_trainer
+
+pytestmark = pytest.mark.trainers
+__all__ = ["undisturbed_trainer"]
+
+
+def killed(
+    directory: Path, undisturbed: Undisturbed, victims: tuple[str, ...], held: str, **job: str
+) -> list[int]:
+    """Kill at a place of the first generation; gives the steps that plans went back to."""
+    with TransformersCluster(directory, environment={**job, "JOB_HELD": held}) as cluster:
+        cluster.start()
+        cluster.wait_held()
+        cluster.kill_and_relaunch(*victims)
+        cluster.wait_event(EventKind.PLAN_MADE, count=2)
+        assert cluster.survivors_are_themselves(*victims)
+        cluster.wait_end()
+        cluster.check_same_bits_as(undisturbed(workers=2, **job))
+        return [stored.event.step for stored in cluster.events(EventKind.PLAN_MADE)]
+
+
+def test_a_killed_rank_goes_on_within_an_epoch_with_the_same_bits(
+    tmp_path: Path, undisturbed_trainer: Undisturbed
+) -> None:
+    assert killed(tmp_path, undisturbed_trainer, ("worker_1",), "step@13") == [0, 10]
+
+
+def test_rank_0_is_killed(tmp_path: Path, undisturbed_trainer: Undisturbed) -> None:
+    assert killed(tmp_path, undisturbed_trainer, ("worker_0",), "step@23") == [0, 20]
+
+
+EVALUATED = {"eval_strategy": "steps", "eval_steps": 5, "load_best_model_at_end": True}
+CASES = {
+    "in the evaluation": ("evaluation@10", arguments(**EVALUATED), [0, 5]),
+    "in a save": ("save@10", {}, [0, 5]),
+    "where an epoch ends": ("epoch@19", arguments(save_steps=19), [0, 0]),
+    "in the evaluation that an epoch ends with": (
+        "evaluation@19",
+        arguments(eval_strategy="epoch", save_steps=19, num_train_epochs=3),
+        [0, 0],
+    ),
+    "behind the save of an epoch's end": (
+        "step@20",
+        arguments(eval_strategy="epoch", save_steps=19, lr_scheduler_type="reduce_lr_on_plateau"),
+        [0, 19],
+    ),
+    "before anything is saved": ("step@3", {}, [0, 0]),
+    "behind the last step": ("end@22", arguments(max_steps=22), [0, 22]),
+    "in a fraction of an epoch": ("step@24", arguments(num_train_epochs=1.5), [0, 20]),
+    "with accumulated gradients": ("step@8", arguments(gradient_accumulation_steps=4, save_steps=3), [0, 6]),
+    "where the best model is old": (
+        "step@28",
+        arguments(**{**EVALUATED, "save_total_limit": 1, "learning_rate": 2.0}),
+        [0, 25],
+    ),
+    "saved once an epoch": ("step@25", arguments(save_strategy="epoch", eval_strategy="epoch"), [0, 19]),
+    "shuffled without a seed of its own": (
+        "step@30",
+        arguments(accelerator_config={"use_seedable_sampler": False}),
+        [0, 25],
+    ),
+    "with loader workers": ("step@13", arguments(dataloader_num_workers=1), [0, 10]),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_rank_is_killed(tmp_path: Path, undisturbed_trainer: Undisturbed, case: str) -> None:
+    held, job, plans = CASES[case]
+    assert killed(tmp_path, undisturbed_trainer, ("worker_1",), held, **job) == plans
+
+
+def test_a_stream_that_begins_again_goes_on_in_its_pass(
+    tmp_path: Path, undisturbed_trainer: Undisturbed
+) -> None:
+    job = {**arguments(max_steps=20), "JOB_STREAM": "60"}
+    assert killed(tmp_path, undisturbed_trainer, ("worker_0",), "step@18", **job) == [0, 15]
+
+
+def test_training_that_a_callback_stops_stays_stopped(
+    tmp_path: Path, undisturbed_trainer: Undisturbed
+) -> None:
+    chosen = {**EVALUATED, "learning_rate": 2.0, "num_train_epochs": 4}
+    job = {**arguments(**chosen), "JOB_PATIENCE": "2"}
+    ended = len(undisturbed_trainer(workers=2, **job).samples()[0])
+    assert ended < 4 * 19
+    assert killed(tmp_path, undisturbed_trainer, ("worker_0",), f"end@{ended}", **job) == [0, ended]

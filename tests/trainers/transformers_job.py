@@ -1,0 +1,90 @@
+"""A script with the Trainer of transformers, as people write one, configured by its environment."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import torch
+from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments
+from typing_extensions import override
+
+import recovery.transformers
+from recovery.transformers import Trainer, current_session
+from tests.trainers.tiny_training import SAMPLES, Net, Samples, Stream, finish, hold, note
+
+ARGUMENTS: dict[str, Any] = json.loads(os.environ.get("JOB_ARGUMENTS", "{}"))
+"""More of TrainingArguments."""
+STREAM = int(os.environ.get("JOB_STREAM", "0"))
+"""How many samples the training set has, that has no length then."""
+PATIENCE = int(os.environ.get("JOB_PATIENCE", "0"))
+_NOT_OF_TRAINING = ("runtime", "per_second", "train_loss", "flos")
+
+
+class Watched(TrainerCallback):  # type: ignore[misc]  # not installed where types are checked
+    """Notes what was trained on, and waits where a test wants it."""
+
+    def __init__(self, net: Net) -> None:
+        self.net, self.session = net, current_session()
+
+    @override
+    def on_step_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        hold(self.session, "step", state.global_step + 1)
+
+    @override
+    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        note(self.session, state.global_step, self.net)
+
+    @override
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        hold(self.session, "evaluation", state.global_step)
+
+    @override
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        hold(self.session, "epoch", state.global_step)
+
+    @override
+    def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        hold(self.session, "save", state.global_step)
+
+    @override
+    def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        hold(self.session, "end", state.global_step)
+
+
+@recovery.transformers.run
+def main() -> None:
+    torch.manual_seed(7)
+    net = Net()
+    arguments = {
+        "output_dir": "out",
+        "per_device_train_batch_size": 4,
+        "num_train_epochs": 2,
+        "save_steps": 5,
+        "save_total_limit": 3,
+        "learning_rate": 0.05,
+        "logging_steps": 3,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "use_cpu": True,
+        **ARGUMENTS,
+    }
+    trainer = Trainer(
+        model=net,
+        args=TrainingArguments(**arguments),
+        train_dataset=Stream(STREAM) if STREAM else Samples(SAMPLES),
+        eval_dataset=Samples(20, first=1_000),
+        callbacks=[Watched(net), *([EarlyStoppingCallback(PATIENCE)] if PATIENCE else [])],
+    )
+    trainer.train()
+
+    history = [
+        {name: value for name, value in line.items() if not any(part in name for part in _NOT_OF_TRAINING)}
+        for line in trainer.state.log_history
+    ]
+    finish(current_session(), net, trainer.state.global_step, trainer.state.best_global_step, history)
+
+
+if __name__ == "__main__":
+    main()
