@@ -12,10 +12,10 @@ from typing_extensions import override
 
 import recovery.torch as rt
 from recovery.accelerate import random_position
-from recovery.accelerate.random_position import DrawWatch, Saved
+from recovery.accelerate.random_position import DrawWatch, Generators, Saved
 from recovery.accelerate.world import current_session
 from recovery.errors import UsageError
-from recovery.torch.random_state import RandomState, capture_random_state, restore_random_state
+from recovery.torch.random_state import restore_random_state
 from recovery.training.session import Session
 
 _logger = logging.getLogger("recovery.accelerate")
@@ -100,7 +100,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # not installe
         if progress is None:
             yield from loader
             return
-        skipped = progress.begin_steps()
+        skipped = progress.begin_steps(loader)
         if hasattr(loader, "set_epoch"):
             loader.set_epoch(progress.epoch)
         batches = iter(self.skip_first_batches(loader, skipped) if skipped else loader)
@@ -164,7 +164,8 @@ class _Progress:
         self.session, self.epoch = session, 0
         self._batches, self._step = 0, 0
         """Of this epoch, of all."""
-        self._begun: RandomState = {}
+        self._generators = Generators(None)
+        self._begun: Saved = {}
         self._in_steps = self._is_first = self._is_counted = False
         self._may_begin = False
         self._resumed: Saved | None = None
@@ -177,17 +178,15 @@ class _Progress:
             self.epoch, self._batches = max(0, self.session.epoch - 1), self.session.step_in_epoch
             return
         self.epoch, self._batches = saved["epoch"], saved["batches"]
-        if self._batches:
-            self._resumed = saved
-        else:
-            restore_random_state(saved["now"])
+        self._resumed = saved
+        restore_random_state(saved["now"]["process"])
 
     def begin_epoch(self, epoch: int) -> None:
         if epoch != self.epoch:
             self.epoch, self._batches = epoch, 0
         self._may_begin = True
 
-    def begin_steps(self) -> int:
+    def begin_steps(self, loader: Any) -> int:
         """How many batches are behind training already."""
         if not self._may_begin:
             raise UsageError(
@@ -196,9 +195,13 @@ class _Progress:
                 next_step="Call it once in each epoch, for the loader that training counts its steps by.",
             )
         self._may_begin = False
-        if self._resumed is not None:
-            restore_random_state(self._resumed["begun"])
-        self._begun = capture_random_state()
+        self._generators = generators = Generators(loader)
+        if self._resumed is not None and self._batches:
+            generators.restore(self._resumed["begun"])
+        elif self._resumed is not None:
+            generators.restore(self._resumed["now"], with_process=False)
+            self._resumed = None
+        self._begun = generators.state()
         self._in_steps, self._is_first, self._is_counted = True, True, True
         return self._batches
 
@@ -208,7 +211,7 @@ class _Progress:
     def after_fetch(self) -> None:
         self._draws.after_fetch()
         if self._resumed is not None:
-            restore_random_state(self._resumed["now"])
+            restore_random_state(self._resumed["now"]["process"])
             self._resumed = None
         self._is_first, self._is_counted = False, False
 
@@ -233,4 +236,5 @@ class _Progress:
             epoch=self.epoch if within else self.epoch + 1,
             batches=self._batches if within else 0,
             begun=self._begun,
+            now=self._generators.state(),
         )

@@ -1,12 +1,13 @@
 """Where a rank stands in its epoch, its random generators included: saved beside what the framework saves, so that a resumed epoch draws alike.
 
-Two facts of Accelerate 1.15 and transformers 5.24 shape this file.
+Three facts of Accelerate 1.15 and transformers 5.24 shape this file.
 
 1. What begins an epoch draws: the seed of a DataLoader's workers, and the order of a sampler that has no seed of its own. A framework
    restores the generators as they stood at the save, so a resumed epoch would begin with others than it did the first time.
 2. A prepared loader fetches one batch ahead. At a save the next batch is there already, and after a resume it is fetched again: so the
    generators are set behind the first fetch of a resumed epoch. What a data set or a collator draws itself, in this process, cannot be
    repeated that way: `DrawWatch` sees and names it.
+3. A shuffled loader that was prepared draws its order from a generator of its own, which goes on from epoch to epoch and is in no folder.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 import torch
 
-from recovery.torch.random_state import RandomState, capture_random_state
+from recovery.torch.random_state import capture_random_state, restore_random_state
 
 _logger = logging.getLogger("recovery.accelerate")
 
@@ -27,24 +28,67 @@ Saved = dict[str, Any]
 """Only numbers, text, lists, dicts and tensors, so that it loads with weights_only=True."""
 
 
-def write(folder: Path, *, rank: int, epoch: int, batches: int, begun: RandomState, **more: Any) -> None:
+class Generators:
+    """The random generators that decide an epoch: the process's, and those of the loader that it is drawn by (fact 3)."""
+
+    def __init__(self, loader: Any) -> None:
+        """Look at a prepared loader.
+
+        Args:
+            loader: that the epoch is taken from.
+        """
+        self._loader = loader
+
+    def state(self) -> Saved:
+        """Say where they stand."""
+        own = {place: generator.get_state() for place, generator in self._of_loader().items()}
+        return {"process": capture_random_state(), "loader": own}
+
+    def restore(self, state: Saved, *, with_process: bool = True) -> None:
+        """Put them back. One that is not made yet takes its seed from the epoch's number.
+
+        Args:
+            state: as `state` gave it.
+            with_process: those of the process too.
+        """
+        if with_process:
+            restore_random_state(state["process"])
+        own = self._of_loader()
+        for place in own.keys() & state["loader"].keys():
+            own[place].set_state(state["loader"][place])
+
+    def _of_loader(self) -> dict[str, torch.Generator]:
+        """By where they hang: a loader's, and those of what it takes its indexes from."""
+        found: dict[str, torch.Generator] = {}
+        left = [("loader", self._loader)]
+        while left:
+            place, part = left.pop()
+            for name in ("generator", "synchronized_generator"):
+                if isinstance(generator := getattr(part, name, None), torch.Generator):
+                    found[f"{place}.{name}"] = generator
+            left += [
+                (f"{place}.{name}", inner)
+                for name in ("sampler", "batch_sampler")
+                if (inner := getattr(part, name, None)) is not None
+            ]
+        return found
+
+
+def write(
+    folder: Path, *, rank: int, epoch: int, batches: int, begun: Saved, now: Saved, **more: Any
+) -> None:
     """Write a rank's file into a folder that all ranks write together.
 
     Args:
         folder: that is being saved.
         rank: whose; its number in the name makes the file its own.
-        epoch: 0-based.
-        batches: of it, behind this step.
-        begun: how the generators stood where the epoch began.
+        epoch: that goes on or begins, 0-based.
+        batches: of it, behind training.
+        begun: where the generators stood when it began.
+        now: where they stand.
         more: what else a rank needs.
     """
-    saved = {
-        "epoch": epoch,
-        "batches": batches,
-        "begun": begun,
-        "now": capture_random_state(),
-        **more,
-    }
+    saved = {"epoch": epoch, "batches": batches, "begun": begun, "now": now, **more}
     torch.save(saved, folder / _name(rank))
 
 

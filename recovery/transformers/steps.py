@@ -11,9 +11,8 @@ from typing_extensions import override
 
 import recovery.torch as rt
 from recovery.accelerate import random_position
-from recovery.accelerate.random_position import DrawWatch, Saved
+from recovery.accelerate.random_position import DrawWatch, Generators, Saved
 from recovery.errors import UsageError
-from recovery.torch.random_state import RandomState, capture_random_state, restore_random_state
 from recovery.training.session import Session
 from recovery.transformers import best_models
 
@@ -42,7 +41,8 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # not installed where types
         self._epoch = self._updates = 0
         """The epoch that trains, 0-based, and steps of it."""
         self._resumed: Saved | None = None
-        self._begun: RandomState = {}
+        self._generators = Generators(None)
+        self._begun: Saved = {}
         self._has_trained = self._saves_behind_epoch = self._epoch_is_over = False
 
     def begin(self) -> None:
@@ -82,13 +82,14 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # not installed where types
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         self._epoch += 1
         self._epoch_is_over, self.is_first_fetch = False, True
-        if self._resumed is not None:
+        resumed, self._resumed = self._resumed, None
+        self._generators = Generators(others["train_dataloader"])
+        if resumed is None:
+            self._updates = 0
+        else:
             # Within an epoch the Trainer puts back those of the save itself, behind the first fetch.
-            restore_random_state(self._resumed["begun" if self._updates else "now"])
-        begins = self._resumed is None or not self._updates
-        self._updates = 0 if begins else self._updates
-        self._resumed = None
-        self._begun = capture_random_state()
+            self._generators.restore(resumed["begun" if self._updates else "now"])
+        self._begun = self._generators.state()
 
     @override
     def on_substep_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
@@ -124,6 +125,7 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # not installed where types
             epoch=self._epoch + 1 if self._epoch_is_over else self._epoch,
             batches=0 if self._epoch_is_over else self._updates * args.gradient_accumulation_steps,
             begun=self._begun,
+            now=self._generators.state(),
             # At its last step every training stops; more may be asked for at the next start.
             is_over=bool(control.should_training_stop and state.global_step < state.max_steps),
             loss=trainer._tr_loss.detach().cpu(),  # noqa: SLF001 - as above

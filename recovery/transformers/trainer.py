@@ -97,7 +97,7 @@ class Recovered:
     def _init_training_state(self, max_steps: int, *options: Any, **named: Any) -> tuple[int, int]:
         """Say in which epoch training goes on, and behind which of its batches: facts 4 and 5."""
         parent: Any = super()
-        epoch, batches = parent._init_training_state(max_steps, *options, **named)
+        epoch, batches = parent._init_training_state(max_steps, *options, **named)  # noqa: SLF001 - its own
         if self._recovery is None:
             return epoch, batches
         steps = self._recovery[1]

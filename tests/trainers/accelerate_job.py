@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 
 import recovery.accelerate
 from recovery.accelerate import Accelerator, current_session
-from tests.trainers.tiny_training import SAMPLES, Net, Samples, Stream, finish, hold, note
+from tests.trainers.tiny_training import SAMPLES, Net, Samples, Stream, enter, finish, hold, log, note
 
 EPOCHS = int(os.environ.get("JOB_EPOCHS", "2"))
 SAVE_STEPS = int(os.environ.get("JOB_SAVE_STEPS", "5"))
@@ -22,6 +22,7 @@ NUM_WORKERS = int(os.environ.get("JOB_NUM_WORKERS", "0"))
 @recovery.accelerate.run
 def main() -> None:
     session = current_session()
+    enter(session)
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=ACCUMULATION)
     torch.manual_seed(7)
     net = Net()
@@ -37,7 +38,7 @@ def main() -> None:
         net, optimizer, train, evaluation, schedule
     )
 
-    losses, step = [], session.step if session else 0
+    step = session.step if session else 0
     for epoch in accelerator.epochs(EPOCHS):
         model.train()
         for batch in accelerator.steps(train):
@@ -55,15 +56,17 @@ def main() -> None:
                 accelerator.save_state(f"ckpt/step_{step}", keep=2)
         hold(session, "epoch", step)
         model.eval()
+        losses = []
         with torch.no_grad():
             for batch in evaluation:
                 hold(session, "evaluation", step)
                 seen = accelerator.gather_for_metrics(model(**batch)["loss"][None])
-                losses.append([epoch, float(seen.mean())])
+                losses.append(float(seen.mean()))
+        log(session, "evaluations", epoch, losses)
         if not SAVE_STEPS:
             accelerator.save_state(f"ckpt/step_{step}", keep=2)
     hold(session, "end", step)
-    finish(session, net, step, losses[-1])
+    finish(session, net, step)
 
 
 if __name__ == "__main__":

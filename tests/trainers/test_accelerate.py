@@ -6,36 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from recovery.core.records import EventKind
 from tests.cluster.undisturbed import Undisturbed
-from tests.trainers.transformers_cluster import AccelerateCluster, undisturbed_accelerate
+from tests.trainers.transformers_cluster import AccelerateCluster, killed, undisturbed_accelerate
 
 pytestmark = pytest.mark.trainers
 __all__ = ["undisturbed_accelerate"]
 
 
-def killed(
-    directory: Path, undisturbed: Undisturbed, victims: tuple[str, ...], held: str, **job: str
-) -> list[int]:
-    """Kill at a place of the first generation; gives the steps that plans went back to."""
+def run(directory: Path, undisturbed: Undisturbed, victim: str, held: str, **job: str) -> list[int | None]:
     with AccelerateCluster(directory, environment={**job, "JOB_HELD": held}) as cluster:
-        cluster.start()
-        cluster.wait_held()
-        cluster.kill_and_relaunch(*victims)
-        cluster.wait_event(EventKind.PLAN_MADE, count=2)
-        assert cluster.survivors_are_themselves(*victims)
-        cluster.wait_end()
-        cluster.check_same_bits_as(undisturbed(workers=2, **job))
-        return [stored.event.step for stored in cluster.events(EventKind.PLAN_MADE)]
+        return killed(cluster, undisturbed, victim, **job)
 
 
 def test_a_killed_rank_goes_on_within_an_epoch_with_the_same_bits(
     tmp_path: Path, undisturbed_accelerate: Undisturbed
 ) -> None:
-    assert killed(tmp_path, undisturbed_accelerate, ("worker_1",), "step@28") == [0, 25]
+    assert run(tmp_path, undisturbed_accelerate, "worker_1", "step@28") == [0, 25]
 
 
-CASES: dict[str, tuple[str, dict[str, str], list[int]]] = {
+CASES: dict[str, tuple[str, dict[str, str], list[int | None]]] = {
     "within the first epoch": ("step@13", {}, [0, 10]),
     "in a save": ("save@10", {}, [0, 5]),
     "where an epoch ends": ("epoch@19", {}, [0, 15]),
@@ -57,4 +46,4 @@ CASES: dict[str, tuple[str, dict[str, str], list[int]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_rank_0_is_killed(tmp_path: Path, undisturbed_accelerate: Undisturbed, case: str) -> None:
     held, job, plans = CASES[case]
-    assert killed(tmp_path, undisturbed_accelerate, ("worker_0",), held, **job) == plans
+    assert run(tmp_path, undisturbed_accelerate, "worker_0", held, **job) == plans

@@ -6,37 +6,26 @@ from pathlib import Path
 
 import pytest
 
-from recovery.core.records import EventKind
 from tests.cluster.undisturbed import Undisturbed
-from tests.trainers.transformers_cluster import TransformersCluster, arguments, undisturbed_trainer
+from tests.trainers.transformers_cluster import TransformersCluster, arguments, killed, undisturbed_trainer
 
 pytestmark = pytest.mark.trainers
 __all__ = ["undisturbed_trainer"]
 
 
-def killed(
-    directory: Path, undisturbed: Undisturbed, victims: tuple[str, ...], held: str, **job: str
-) -> list[int]:
-    """Kill at a place of the first generation; gives the steps that plans went back to."""
+def run(directory: Path, undisturbed: Undisturbed, victim: str, held: str, **job: str) -> list[int | None]:
     with TransformersCluster(directory, environment={**job, "JOB_HELD": held}) as cluster:
-        cluster.start()
-        cluster.wait_held()
-        cluster.kill_and_relaunch(*victims)
-        cluster.wait_event(EventKind.PLAN_MADE, count=2)
-        assert cluster.survivors_are_themselves(*victims)
-        cluster.wait_end()
-        cluster.check_same_bits_as(undisturbed(workers=2, **job))
-        return [stored.event.step for stored in cluster.events(EventKind.PLAN_MADE)]
+        return killed(cluster, undisturbed, victim, **job)
 
 
 def test_a_killed_rank_goes_on_within_an_epoch_with_the_same_bits(
     tmp_path: Path, undisturbed_trainer: Undisturbed
 ) -> None:
-    assert killed(tmp_path, undisturbed_trainer, ("worker_1",), "step@13") == [0, 10]
+    assert run(tmp_path, undisturbed_trainer, "worker_1", "step@13") == [0, 10]
 
 
 def test_rank_0_is_killed(tmp_path: Path, undisturbed_trainer: Undisturbed) -> None:
-    assert killed(tmp_path, undisturbed_trainer, ("worker_0",), "step@23") == [0, 20]
+    assert run(tmp_path, undisturbed_trainer, "worker_0", "step@23") == [0, 20]
 
 
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 5, "load_best_model_at_end": True}
@@ -76,14 +65,14 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_a_rank_is_killed(tmp_path: Path, undisturbed_trainer: Undisturbed, case: str) -> None:
     held, job, plans = CASES[case]
-    assert killed(tmp_path, undisturbed_trainer, ("worker_1",), held, **job) == plans
+    assert run(tmp_path, undisturbed_trainer, "worker_1", held, **job) == plans
 
 
 def test_a_stream_that_begins_again_goes_on_in_its_pass(
     tmp_path: Path, undisturbed_trainer: Undisturbed
 ) -> None:
     job = {**arguments(max_steps=20), "JOB_STREAM": "60"}
-    assert killed(tmp_path, undisturbed_trainer, ("worker_0",), "step@18", **job) == [0, 15]
+    assert run(tmp_path, undisturbed_trainer, "worker_0", "step@18", **job) == [0, 15]
 
 
 def test_training_that_a_callback_stops_stays_stopped(
@@ -93,4 +82,4 @@ def test_training_that_a_callback_stops_stays_stopped(
     job = {**arguments(**chosen), "JOB_PATIENCE": "2"}
     ended = len(undisturbed_trainer(workers=2, **job).samples()[0])
     assert ended < 4 * 19
-    assert killed(tmp_path, undisturbed_trainer, ("worker_0",), f"end@{ended}", **job) == [0, ended]
+    assert run(tmp_path, undisturbed_trainer, "worker_0", f"end@{ended}", **job) == [0, ended]

@@ -75,11 +75,21 @@ class Net(nn.Module):
         return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
 
 
-def note(session: recovery.Session | None, step: int, net: Net) -> None:
-    """Append the samples of a step to this rank's log."""
+def log(session: recovery.Session | None, name: str, step: int, ids: list[Any]) -> None:
+    """Append to this rank's log of this name."""
     generation, rank = (session.generation, session.rank) if session else (1, 0)
-    with Path(f"samples_{rank}.jsonl").open("a") as log:
-        log.write(json.dumps({"generation": generation, "step": step, "ids": net.seen}) + "\n")
+    with Path(f"{name}_{rank}.jsonl").open("a") as file:
+        file.write(json.dumps({"generation": generation, "step": step, "ids": ids}) + "\n")
+
+
+def enter(session: recovery.Session | None) -> None:
+    """Log which process enters the training function."""
+    log(session, "entries", session.generation if session else 1, [os.getpid()])
+
+
+def note(session: recovery.Session | None, step: int, net: Net) -> None:
+    """Log the samples of a step."""
+    log(session, "samples", step, net.seen)
     net.seen = []
 
 
@@ -99,4 +109,6 @@ def finish(session: recovery.Session | None, net: nn.Module, *more: Any) -> None
     for name, tensor in net.state_dict().items():
         sha256.update(name.encode() + tensor.contiguous().numpy().tobytes())
     sha256.update(json.dumps(more, sort_keys=True).encode())
-    Path(f"digest_{session.rank if session else 0}").write_text(sha256.hexdigest() + json.dumps(more, sort_keys=True))
+    Path(f"digest_{session.rank if session else 0}").write_text(
+        sha256.hexdigest() + json.dumps(more, sort_keys=True)
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +11,8 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
+from recovery.core.records import EventKind
+from tests.cluster import checker
 from tests.cluster.harness import Cluster
 from tests.cluster.undisturbed import Undisturbed, undisturbed_runs
 from tests.warm.process import TORCH
@@ -53,19 +54,38 @@ class AccelerateCluster(Cluster):
         """Wait until every rank stands where the job was told to wait."""
         self.wait(lambda: len(list(self.directory.glob("at_*"))) == self.workers, "all ranks at their place")
 
-    def survivors_are_themselves(self, *victims: str) -> bool:
-        """Is every process that was not killed the one that was started first?"""
-        return all(
-            os.getpgid(process.pid) == process.pid and process.poll() is None
-            for name, process in self.processes.items()
-            if name not in victims
-        )
+    def check_survivors(self, *victims: str) -> None:
+        """Every process that was not killed has entered its function more than once."""
+        survivors = {process.pid for name, process in self.processes.items() if name not in victims}
+        entries = [
+            line["ids"][0]
+            for rank in range(self.workers)
+            for line in checker.lines(self.directory / f"entries_{rank}.jsonl")
+        ]
+        once = {pid for pid in survivors & set(entries) if entries.count(pid) == 1}
+        assert not once, f"survivors were replaced\n{self.tails()}"
 
     def check_same_bits_as(self, other: Cluster) -> None:
         """Weights, logged lines and samples are those of another run."""
         both = f"{self.tails()}\n--- undisturbed\n{other.tails()}"
         assert self.digests() == other.digests(), f"final weights differ\n{both}"
         assert self.samples() == other.samples(), f"samples were used otherwise\n{both}"
+        for path in sorted(other.directory.glob("evaluations_*.jsonl")):
+            mine = checker.samples(self.directory / path.name)
+            assert mine == checker.samples(path), f"evaluations differ\n{both}"
+
+
+def killed(
+    cluster: AccelerateCluster, undisturbed: Undisturbed, *victims: str, **job: str
+) -> list[int | None]:
+    """Kill where the job waits, and compare with the run that nothing happens to; gives the steps that plans went back to."""
+    cluster.start()
+    cluster.wait_held()
+    cluster.kill_and_relaunch(*victims)
+    cluster.wait_end()
+    cluster.check_survivors(*victims)
+    cluster.check_same_bits_as(undisturbed(workers=cluster.workers, **job))
+    return [stored.event.step for stored in cluster.events(EventKind.PLAN_MADE)]
 
 
 class TransformersCluster(AccelerateCluster):

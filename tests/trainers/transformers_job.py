@@ -12,7 +12,7 @@ from typing_extensions import override
 
 import recovery.transformers
 from recovery.transformers import Trainer, current_session
-from tests.trainers.tiny_training import SAMPLES, Net, Samples, Stream, finish, hold, note
+from tests.trainers.tiny_training import SAMPLES, Net, Samples, Stream, enter, finish, hold, note
 
 ARGUMENTS: dict[str, Any] = json.loads(os.environ.get("JOB_ARGUMENTS", "{}"))
 """More of TrainingArguments."""
@@ -55,6 +55,7 @@ class Watched(TrainerCallback):  # type: ignore[misc]  # not installed where typ
 
 @recovery.transformers.run
 def main() -> None:
+    enter(current_session())
     torch.manual_seed(7)
     net = Net()
     arguments = {
