@@ -121,6 +121,12 @@ USES: Mapping[str, tuple[str, ...]] = {
     "a mistake behind the training": (
         "cluster/test_behind_training.py::test_the_others_go_on_and_the_first_failure_is_the_exit_code",
     ),
+    "the Trainer of transformers": (
+        "trainers/test_transformers.py::test_a_killed_rank_goes_on_within_an_epoch_with_the_same_bits",
+    ),
+    "Accelerate": (
+        "trainers/test_accelerate.py::test_a_killed_rank_goes_on_within_an_epoch_with_the_same_bits",
+    ),
     "without recovery": (
         "cluster/test_ends.py::test_without_recovery_the_first_loss_ends_every_process_and_nobody_waits_for_a_lease[worker_1]",
     ),

@@ -1,6 +1,6 @@
-"""Accelerate: the world joined before it looks for one, its states made anew at every entry, and an `Accelerator` that goes on mid-epoch.
+"""Accelerate: the world joined before it looks for one, its states made again at every entry, and an `Accelerator` that goes on mid-epoch.
 
-May import: torch (ours) and everything below it, accelerate. Start reading at world.py, then accelerator.py.
+May import: torch (ours) and everything below it, accelerate. Start reading at joined_world.py, then accelerator.py.
 The public names are loaded when first used (PEP 562): Accelerate costs seconds.
 
 In a script it takes three changed lines, and the two imports:
@@ -12,7 +12,7 @@ In a script it takes three changed lines, and the two imports:
     def main():
         ...
         for epoch in accelerator.epochs(3):              # for range(3)
-            for batch in accelerator.steps(loader):      # for loader
+            for step, batch in accelerator.steps(loader):    # for enumerate(loader)
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from recovery.lazy_names import loader
 
 if TYPE_CHECKING:
     from recovery.accelerate.accelerator import Accelerator
-    from recovery.accelerate.world import current_session, run
+    from recovery.accelerate.joined_world import current_session, run
 
 __all__ = ["Accelerator", "current_session", "run"]
 
 _HOMES = {
     "Accelerator": "recovery.accelerate.accelerator",
-    "current_session": "recovery.accelerate.world",
-    "run": "recovery.accelerate.world",
+    "current_session": "recovery.accelerate.joined_world",
+    "run": "recovery.accelerate.joined_world",
 }
 
 

@@ -12,8 +12,8 @@ from typing_extensions import override
 
 import recovery.torch as rt
 from recovery.accelerate import random_position
+from recovery.accelerate.joined_world import current_session
 from recovery.accelerate.random_position import DrawWatch, Generators, Saved
-from recovery.accelerate.world import current_session
 from recovery.errors import UsageError
 from recovery.torch.random_state import restore_random_state
 from recovery.training.session import Session
@@ -36,6 +36,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # not installe
         super().__init__(*arguments, **options)
         session = current_session()
         self._progress = None if session is None else _Progress(session)
+        self._plain_step = 0
         if session is None:
             return
         session.refuse_drains("a loop of Accelerate saves where its script says, and not out of turn")
@@ -81,8 +82,8 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # not installe
                 progress.session.loop_watch.closed()
                 raise
 
-    def steps(self, loader: Any) -> Iterator[Any]:
-        """The batches of a prepared loader, from the one at which training goes on. One loop over `steps` in each epoch.
+    def steps(self, loader: Any) -> Iterator[tuple[int, Any]]:
+        """The steps of an epoch, from the one at which training goes on. One loop over `steps` in each epoch.
 
         A step counts as applied when the loop asks for the next one, or saves.
 
@@ -90,7 +91,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # not installe
             loader: as `prepare` gave it.
 
         Yields:
-            Its batches.
+            The step (1-based, over all epochs; a batch is a step, also where gradients are accumulated), and its batch.
 
         Raises:
             GenerationInterrupted: the generation is over.
@@ -98,7 +99,9 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # not installe
         """
         progress = self._progress
         if progress is None:
-            yield from loader
+            for batch in loader:
+                self._plain_step += 1
+                yield self._plain_step, batch
             return
         skipped = progress.begin_steps(loader)
         if hasattr(loader, "set_epoch"):
@@ -113,7 +116,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # not installe
                 break
             progress.after_fetch()
             progress.session.check()
-            yield batch
+            yield progress.step + 1, batch
             progress.applied()
         progress.end_steps()
 
@@ -162,7 +165,7 @@ class _Progress:
 
     def __init__(self, session: Session) -> None:
         self.session, self.epoch = session, 0
-        self._batches, self._step = 0, 0
+        self._batches, self.step = 0, 0
         """Of this epoch, of all."""
         self._generators = Generators(None)
         self._begun: Saved = {}
@@ -173,7 +176,7 @@ class _Progress:
 
     def stand(self, saved: Saved | None) -> None:
         """Go on where a folder was saved."""
-        self._step = self.session.step
+        self.step = self.session.step
         if saved is None:
             self.epoch, self._batches = max(0, self.session.epoch - 1), self.session.step_in_epoch
             return
@@ -220,8 +223,8 @@ class _Progress:
         if self._is_counted:
             return
         self._is_counted = True
-        self._step, self._batches = self._step + 1, self._batches + 1
-        self.session.applied(step=self._step, epoch=self.epoch + 1, step_in_epoch=self._batches)
+        self.step, self._batches = self.step + 1, self._batches + 1
+        self.session.applied(step=self.step, epoch=self.epoch + 1, step_in_epoch=self._batches)
         self.session.check()
 
     def end_steps(self) -> None:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from recovery.lazy_names import loader
 
 if TYPE_CHECKING:
-    from recovery.accelerate.world import current_session, run
+    from recovery.accelerate.joined_world import current_session, run
     from recovery.transformers.trainer import Recovered, Trainer
 
 __all__ = ["Recovered", "Trainer", "current_session", "run"]
@@ -31,8 +31,8 @@ __all__ = ["Recovered", "Trainer", "current_session", "run"]
 _HOMES = {
     "Recovered": "recovery.transformers.trainer",
     "Trainer": "recovery.transformers.trainer",
-    "current_session": "recovery.accelerate.world",
-    "run": "recovery.accelerate.world",
+    "current_session": "recovery.accelerate.joined_world",
+    "run": "recovery.accelerate.joined_world",
 }
 
 

@@ -19,11 +19,11 @@ from typing import Any
 import transformers
 
 from recovery.accelerate import random_position
+from recovery.accelerate.joined_world import current_session
 from recovery.accelerate.random_position import Saved
-from recovery.accelerate.world import current_session
 from recovery.checkpoint import catalogue
 from recovery.training import earlier_jobs
-from recovery.transformers import arguments
+from recovery.transformers import training_arguments
 from recovery.transformers.steps import Steps
 
 
@@ -51,9 +51,9 @@ class Recovered:
         """What this rank saved in the folder that is gone on from; empty: nothing of ours; None: training begins."""
         if session is None:
             return
-        arguments.check(self.args)
+        training_arguments.check(self.args)
         session.refuse_drains("the Trainer saves at the steps that its arguments name, and not out of turn")
-        steps = Steps(self, session, keep=arguments.take_limit(self.args))
+        steps = Steps(self, session, keep=training_arguments.take_limit(self.args))
         self._recovery = session, steps
         self.callback_handler.add_callback(steps)
 
@@ -74,7 +74,7 @@ class Recovered:
         if folder is None:
             earlier_jobs.check(session, Path(self.args.output_dir).absolute(), catalogue.FOLDERS)
             asked, is_first = resume_from_checkpoint, session.generation == 1
-            begins_from = arguments.beginning(self.args, asked, is_first=is_first)
+            begins_from = training_arguments.beginning(self.args, asked, is_first=is_first)
         else:
             begins_from = str(folder)
             self._resumed = random_position.read(folder, rank=session.rank) or {}

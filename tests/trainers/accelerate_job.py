@@ -41,8 +41,7 @@ def main() -> None:
     step = session.step if session else 0
     for epoch in accelerator.epochs(EPOCHS):
         model.train()
-        for batch in accelerator.steps(train):
-            step += 1
+        for step, batch in accelerator.steps(train):
             hold(session, "step", step)
             with accelerator.accumulate(model):
                 loss = model(**batch)["loss"]

@@ -1,0 +1,69 @@
+"""The scripts of docs/howto/trainers.md run as they stand there, and a death in them changes no bit of the model that they save."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from typing_extensions import override
+
+from recovery.core.records import EventKind
+from tests.trainers.transformers_cluster import TransformersCluster
+
+pytestmark = pytest.mark.trainers
+
+PAGE = Path(__file__).parents[2] / "docs/howto/trainers.md"
+FOR_A_READER = "from tests.trainers.tiny_training import Net, Samples\n"
+"""A reader has a model and data of their own."""
+SLOW = """\
+import time
+import torch.optim
+step_at_once = torch.optim.AdamW.step
+torch.optim.AdamW.step = lambda *given, **named: (time.sleep(0.05), step_at_once(*given, **named))[1]
+"""
+"""Every step takes long enough to be in when something dies."""
+
+
+def script(section: str) -> str:
+    text = PAGE.read_text(encoding="utf-8").partition(f"## {section}\n")[2]
+    found = re.search(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+class PageCluster(TransformersCluster):
+    """Runs a script of the page."""
+
+    text = ""
+
+    @override
+    def __enter__(self) -> PageCluster:
+        return self
+
+    @property
+    @override
+    def command(self) -> Sequence[str]:
+        path = self.directory / "train.py"
+        path.write_text(FOR_A_READER + self.text)
+        return (sys.executable, str(path))
+
+
+@pytest.mark.parametrize("section", ["The Trainer", "Accelerate"])
+def test_a_script_of_the_page_ends_with_the_same_bits_after_a_death(tmp_path: Path, section: str) -> None:
+    models = []
+    for name in ("undisturbed", "disturbed"):
+        (tmp_path / name).mkdir()
+        with PageCluster(tmp_path / name) as cluster:
+            cluster.text = script(section) if name == "undisturbed" else SLOW + script(section)
+            cluster.start()
+            if name == "disturbed":
+                cluster.wait_event(EventKind.CHECKPOINT_COMMITTED)
+                cluster.kill_and_relaunch("worker_1")
+            cluster.wait_end()
+            plans = [stored.event.step for stored in cluster.events(EventKind.PLAN_MADE)]
+            assert len(plans) == (1 if name == "undisturbed" else 2)
+            models.append((cluster.directory / "trained/model.safetensors").read_bytes())
+    assert models[0] == models[1]
