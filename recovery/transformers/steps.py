@@ -43,6 +43,8 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # not installed where types
         self._resumed: Saved | None = None
         self._generators = Generators(None)
         self._begun: Saved = {}
+        self._goes_on = False
+        """The epoch that begins was begun before."""
         self._has_trained = self._saves_behind_epoch = self._epoch_is_over = False
 
     def begin(self) -> None:
@@ -69,6 +71,7 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # not installed where types
         """
         # An epoch counts when it begins.
         self._epoch, self._updates, self._resumed = epoch - 1, updates, resumed
+        self._goes_on = True
 
     @override
     def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
@@ -84,9 +87,10 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # not installed where types
         self._epoch_is_over, self.is_first_fetch = False, True
         resumed, self._resumed = self._resumed, None
         self._generators = Generators(others["train_dataloader"])
-        if resumed is None:
+        if not self._goes_on:
             self._updates = 0
-        else:
+        self._goes_on = False
+        if resumed is not None:
             # Within an epoch the Trainer puts back those of the save itself, behind the first fetch.
             self._generators.restore(resumed["begun" if self._updates else "now"])
         self._begun = self._generators.state()

@@ -22,6 +22,7 @@ def test_a_killed_rank_goes_on_within_an_epoch_with_the_same_bits(
     tmp_path: Path, undisturbed_accelerate: Undisturbed
 ) -> None:
     assert run(tmp_path, undisturbed_accelerate, "worker_1", "step@28") == [0, 25]
+    assert "data_draws_random" not in undisturbed_accelerate(workers=2).log("worker_0")
 
 
 CASES: dict[str, tuple[str, dict[str, str], list[int | None]]] = {
@@ -47,3 +48,9 @@ CASES: dict[str, tuple[str, dict[str, str], list[int | None]]] = {
 def test_rank_0_is_killed(tmp_path: Path, undisturbed_accelerate: Undisturbed, case: str) -> None:
     held, job, plans = CASES[case]
     assert run(tmp_path, undisturbed_accelerate, "worker_0", held, **job) == plans
+
+
+def test_data_that_draws_in_the_training_process_is_named(tmp_path: Path) -> None:
+    with AccelerateCluster(tmp_path, environment={"JOB_DRAWS": "1"}) as cluster:
+        cluster.run()
+        assert cluster.log("worker_0").count("event=data_draws_random") == 1

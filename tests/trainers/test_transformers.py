@@ -75,11 +75,19 @@ def test_a_stream_that_begins_again_goes_on_in_its_pass(
     assert run(tmp_path, undisturbed_trainer, "worker_0", "step@18", **job) == [0, 15]
 
 
-def test_training_that_a_callback_stops_stays_stopped(
-    tmp_path: Path, undisturbed_trainer: Undisturbed
+@pytest.mark.parametrize("where", ["behind its stop", "before it"])
+def test_a_callback_stops_training_where_it_would_have(
+    tmp_path: Path, undisturbed_trainer: Undisturbed, where: str
 ) -> None:
-    chosen = {**EVALUATED, "learning_rate": 2.0, "num_train_epochs": 4}
+    chosen = {**EVALUATED, "learning_rate": 2.0, "num_train_epochs": 4, "eval_on_start": True}
     job = {**arguments(**chosen), "JOB_PATIENCE": "2"}
     ended = len(undisturbed_trainer(workers=2, **job).samples()[0])
     assert ended < 4 * 19
-    assert run(tmp_path, undisturbed_trainer, "worker_0", f"end@{ended}", **job) == [0, ended]
+    held, plan = (f"end@{ended}", ended) if where == "behind its stop" else (f"step@{ended - 1}", ended - 5)
+    assert run(tmp_path, undisturbed_trainer, "worker_0", held, **job) == [0, plan]
+
+
+def test_data_that_draws_in_the_training_process_is_named(tmp_path: Path) -> None:
+    with TransformersCluster(tmp_path, environment={"JOB_DRAWS": "1"}) as cluster:
+        cluster.run()
+        assert cluster.log("worker_0").count("event=data_draws_random") == 1

@@ -21,6 +21,7 @@ SAMPLES = int(os.environ.get("JOB_SAMPLES", "150"))
 """Of two ranks with batches of 4: 19 batches an epoch, the last one ragged."""
 HELD = os.environ.get("JOB_HELD", "")
 """`step@12`: where the first generation waits for the file `go_on`; each rank leaves a file `at_<rank>` there."""
+STEP_MS = int(os.environ.get("JOB_STEP_MS", "0"))
 DRAWS = os.environ.get("JOB_DRAWS") == "1"
 """Fetching a sample draws."""
 
@@ -91,6 +92,7 @@ def note(session: recovery.Session | None, step: int, net: Net) -> None:
     """Log the samples of a step."""
     log(session, "samples", step, net.seen)
     net.seen = []
+    time.sleep(STEP_MS / 1000)
 
 
 def hold(session: recovery.Session | None, place: str, step: int) -> None:
