@@ -47,11 +47,6 @@ CASES = {
     "behind the last step": ("end@22", arguments(max_steps=22), [0, 22]),
     "in a fraction of an epoch": ("step@24", arguments(num_train_epochs=1.5), [0, 20]),
     "with accumulated gradients": ("step@8", arguments(gradient_accumulation_steps=4, save_steps=3), [0, 6]),
-    "where the best model is old": (
-        "step@28",
-        arguments(**{**EVALUATED, "save_total_limit": 1, "learning_rate": 2.0}),
-        [0, 25],
-    ),
     "saved once an epoch": ("step@25", arguments(save_strategy="epoch", eval_strategy="epoch"), [0, 19]),
     "shuffled without a seed of its own": (
         "step@30",
@@ -66,6 +61,20 @@ CASES = {
 def test_a_rank_is_killed(tmp_path: Path, undisturbed_trainer: Undisturbed, case: str) -> None:
     held, job, plans = CASES[case]
     assert run(tmp_path, undisturbed_trainer, "worker_1", held, **job) == plans
+
+
+def test_the_best_model_stays_however_old_and_is_loaded_in_the_end(
+    tmp_path: Path, undisturbed_trainer: Undisturbed
+) -> None:
+    # The first evaluation is the worst, and so the best here.
+    job = arguments(
+        **EVALUATED, metric_for_best_model="loss", greater_is_better=True, save_total_limit=1, max_steps=32
+    )
+    assert run(tmp_path, undisturbed_trainer, "worker_1", "step@28", **job) == [0, 25]
+    for directory in (tmp_path, undisturbed_trainer(workers=2, **job).directory):
+        left = {path.name for path in (directory / "out").iterdir() if path.is_dir()}
+        assert "checkpoint-5" in left
+        assert not {"checkpoint-10", "checkpoint-15", "checkpoint-20"} & left
 
 
 def test_a_stream_that_begins_again_goes_on_in_its_pass(

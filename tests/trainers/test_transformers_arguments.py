@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,21 @@ def test_a_training_that_begins_takes_no_folder_of_which_nobody_knows_whose_it_i
             beginning(arguments, asked, is_first=True)
         assert beginning(arguments, asked, is_first=False) is None
     assert caplog.text.count("event=folder_not_taken") == 2
+
+
+def test_a_folder_that_another_names_as_its_best_model_stays(tmp_path: Path) -> None:
+    from recovery.transformers.best_models import is_named
+
+    # A rollback may go to 20, whose best model is an older one than that of 25.
+    for step, best in ((5, 5), (10, 5), (20, 5), (25, 25)):
+        folder = tmp_path / f"checkpoint-{step}"
+        folder.mkdir()
+        named = {"best_model_checkpoint": f"out/checkpoint-{best}"}
+        (folder / "trainer_state.json").write_text(json.dumps(named))
+    (tmp_path / "checkpoint-30").mkdir()
+    (tmp_path / "checkpoint-30/trainer_state.json").write_text("{")
+    kept = {step for step in (5, 10, 20, 25, 30) if is_named(tmp_path / f"checkpoint-{step}")}
+    assert kept == {5, 25}
 
 
 def test_outside_of_recovery_the_trainer_is_transformers_own(tmp_path: Path) -> None:
