@@ -11,6 +11,7 @@ import pytest
 from typing_extensions import override
 
 from recovery.core.records import EventKind
+from tests.cluster.launched import LAUNCHER, LaunchedCluster
 from tests.trainers.transformers_cluster import TransformersCluster
 
 pytestmark = pytest.mark.trainers
@@ -67,3 +68,18 @@ def test_a_script_of_the_page_ends_with_the_same_bits_after_a_death(tmp_path: Pa
             assert len(plans) == (1 if name == "undisturbed" else 2)
             models.append((cluster.directory / "trained/model.safetensors").read_bytes())
     assert models[0] == models[1]
+
+
+def test_the_launcher_starts_a_lost_worker_of_the_page_again(tmp_path: Path) -> None:
+    text = FOR_A_READER + SLOW + script("The Trainer")
+    (tmp_path / "page.py").write_text(text)
+    with LaunchedCluster(tmp_path, environment={"OMP_NUM_THREADS": "1"}) as cluster:
+        cluster.start(script="page.py")
+        cluster.wait_event(EventKind.CHECKPOINT_COMMITTED)
+        survivor = cluster.pid_of("0")
+        cluster.kill_node("1")
+        cluster.wait_event(EventKind.PLAN_MADE, count=2)
+        assert cluster.pid_of("0") == survivor
+        cluster.wait_end()
+        assert (cluster.directory / "trained/model.safetensors").exists()
+        assert "workers are forked from it" in cluster.log(LAUNCHER)
