@@ -67,11 +67,11 @@ FIXED := PYTHONHASHSEED=0 HYPOTHESIS_PROFILE=gate
 GATE_PYTEST := $(FIXED) $(PYTEST) -p no:randomly --maxfail=3
 JOBS ?= 6
 
-test: $(STAMP) $(MS_STAMP)  ## the gate, 8 minutes: linters, package, all tests that start no cluster, the stories of clusters, planted bugs of the change
+test: $(STAMP) $(MS_STAMP) $(TR_STAMP)  ## the gate, 8 minutes: linters, package, all tests that start no cluster, the stories of clusters, planted bugs of the change
 	@$(BIN)/python -m tests.load --begin
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint package
 	@$(MAKE) --no-print-directory test-traced
-	@$(BIN)/python -m tests.load --behind $(MAKE) --no-print-directory --jobs 3 --output-sync=target test-stories-mindspore test-stories test-inside
+	@$(BIN)/python -m tests.load --behind $(MAKE) --no-print-directory --jobs 3 --output-sync=target test-stories-mindspore test-stories-trainers test-stories test-inside
 	@$(MAKE) --no-print-directory test-planted
 
 test-traced: $(STAMP)
@@ -99,8 +99,8 @@ test-stories-trainers: $(TR_STAMP)
 test-planted: $(STAMP)
 	$(FIXED) exec $(BIN)/python -m tests.planted.run --changed-since --most 40 --jobs 2 --hang 20
 
-test-all: $(STAMP) $(MS_STAMP)  ## everything else that is decided by what happens, 40 minutes: all clusters, drawn examples, all planted bugs, MindSpore
-	@$(MAKE) --no-print-directory --keep-going test-rest test-drawn test-alone test-wheel test-mindspore planted
+test-all: $(STAMP) $(MS_STAMP) $(TR_STAMP)  ## everything else that is decided by what happens, 45 minutes: all clusters, drawn examples, all planted bugs, MindSpore, trainers
+	@$(MAKE) --no-print-directory --keep-going test-rest test-drawn test-alone test-wheel test-mindspore test-trainers planted
 
 test-rest: $(STAMP)
 	PYTHONHASHSEED=0 $(PYTEST) -m "$(REST)" -n $(JOBS) --dist worksteal
