@@ -6,7 +6,7 @@ Five facts of transformers 5.24 shape this package.
 2. `save_total_limit` removes folders before the new one is durable, by the time of their directory, which a folder that is written again
    keeps. So the limit is taken over: a folder goes when two newer ones are committed, and none that another names as its best model.
 3. A folder of an epoch's last step is saved before what the epoch ends with (its evaluation, `on_epoch_end`), and a resume begins the next
-   epoch: all that would be left out. So that save is moved behind it (steps.py).
+   epoch: all that would be left out. So that save is moved behind it (step_callback.py).
 4. A folder of a training's last step, gone on from within an epoch, trains one step more; one that a callback has stopped trains on.
 5. A training set without a length is one endless epoch to a resume, however often it has come to its end.
 """
@@ -24,7 +24,7 @@ from recovery.accelerate.random_position import Saved
 from recovery.checkpoint import catalogue
 from recovery.training import earlier_jobs
 from recovery.transformers import training_arguments
-from recovery.transformers.steps import Steps
+from recovery.transformers.step_callback import Steps
 
 
 class Recovered:
