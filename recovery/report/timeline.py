@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from recovery.core.policy.history import begins_later as begins_later_by
-from recovery.core.records import ActivityRecord, CheckpointRecord, EventKind, GenerationRecord
+from recovery.core.records import ActivityRecord, CheckpointRecord, EventKind, GenerationRecord, JobState
 from recovery.report.intervals import intersection, length_ms, union
 from recovery.report.node_spans import Doing, NodeSpans, Span
 from recovery.report.recoveries import Recovery, recoveries
@@ -78,6 +78,7 @@ def make_timeline(
     run: int,
     activity: Iterable[Written[ActivityRecord]] = (),
     saves: Iterable[CheckpointRecord] = (),
+    finished_at: int = 0,
 ) -> Timeline:
     """Make a run's timeline from records.
 
@@ -87,6 +88,7 @@ def make_timeline(
         run: which.
         activity: what the ranks recorded of themselves.
         saves: checkpoints that are known: they say how far their generations came.
+        finished_at: the step at which all ranks were done; 0: they are not, or nobody knows.
     """
     of_run: Sequence[StoredEvent] = [stored for stored in events if stored.event.run in (None, run)]
     planned = {int(record.generation): record for record in generations if record.run == run}
@@ -101,6 +103,8 @@ def make_timeline(
         if save.run == run:
             saved[int(save.generation)] = max(saved.get(int(save.generation), 0), save.step)
     reached = {number: _reached(times, record, saved.get(number, 0)) for number, record in planned.items()}
+    if reached:
+        reached[max(reached)] = max(reached[max(reached)], finished_at)
     redone = _redone(times, begun, reached)
     summaries = tuple(
         _summary(number, times.generations[number], redone.get(number, 0), reached)
@@ -158,12 +162,15 @@ def read_timeline(state: Stored, *, run: int | None = None) -> tuple[Timeline, t
     """
     found = notes(state.path)
     own = found.by_node.values()
+    run = run or state.job.run
+    is_finished = run == state.job.run and state.job.state is JobState.FINISHED
     timeline = make_timeline(
         event_log(state.path),
         state.generations,
-        run=run or state.job.run,
+        run=run,
         activity=[piece for of_node in own for piece in of_node.activity],
         saves=[*state.checkpoints, *(save.record for of_node in own for save in of_node.checkpoints)],
+        finished_at=max((node.step for node in state.workers), default=0) if is_finished else 0,
     )
     return timeline, found.unreadable
 

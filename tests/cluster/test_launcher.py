@@ -69,6 +69,28 @@ def test_a_job_runs_to_its_end(tmp_path: Path) -> None:
         assert_nothing_left(cluster)
 
 
+UNSAVED = """
+import time, recovery
+@recovery.run
+def train(session):
+    for step in range(1, 41):
+        session.check()
+        time.sleep(0.03)
+        session.applied(step=step, epoch=1, step_in_epoch=step)
+train()
+"""
+
+
+def test_a_job_that_saves_nothing_is_told_to_have_come_to_its_last_step(tmp_path: Path) -> None:
+    with LaunchedCluster(tmp_path) as cluster:
+        (tmp_path / "unsaved.py").write_text(UNSAVED)
+        cluster.start(script="unsaved.py")
+        assert cluster.wait_exit(LAUNCHER) == 0
+        *_, course, places = cluster.log(LAUNCHER).splitlines()
+        assert "finished at step 40 after" in course
+        assert places.startswith("no checkpoint that all ranks have; ")
+
+
 @pytest.mark.parametrize(
     ("address", "task"),
     [
