@@ -97,16 +97,21 @@ def launcher(
     )
 
 
-def torchrun() -> System:
-    """`torchrun --max-restarts` with the switch without which its restarted workers read addresses of dead ones."""
+def torchrun(*program: str, of: str = "") -> System:
+    """`torchrun --max-restarts` with the switch without which its restarted workers read addresses of dead ones.
+
+    Args:
+        program: as of `launcher`; none: that of the comparison.
+        of: which, in the row's name.
+    """
+    name, *words = program or ("program_torchrun.py",)
 
     def start(processes: Processes, workers: int) -> None:
         # --standalone: with a fixed --master-port the switch has no effect and restarts fail either way.
         command = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
-        program = str(HERE / "program_torchrun.py")
-        processes.start("torchrun", [*command, f"--max-restarts={RESTARTS_MAX}", program])
+        processes.start("torchrun", [*command, f"--max-restarts={RESTARTS_MAX}", str(HERE / name), *words])
 
-    return System(f"torchrun, {SWITCH}=1", start, leader="torchrun", environment=((SWITCH, "1"),))
+    return System(f"torchrun{of}, {SWITCH}=1", start, leader="torchrun", environment=((SWITCH, "1"),))
 
 
 def torchft(python: str) -> System:
@@ -167,9 +172,22 @@ def plain_script() -> System:
     )
 
 
+def trainers() -> list[System]:
+    """Each trainer that this interpreter has: recovered, and as torchrun restarts it."""
+    found = []
+    for name in ("lightning", "transformers"):
+        if importlib.util.find_spec(name) is not None:
+            program = ("program_trainers.py", name)
+            found += [
+                launcher(f"msrun: fork, {name}", "--start_method=fork", program=program),
+                torchrun(*program, "plain", of=f", {name}"),
+            ]
+    return found
+
+
 def all_systems(torchft_python: str) -> list[System]:
     """In the order of the table."""
-    return [*launchers(), plain_script(), torchrun(), torchft(torchft_python)]
+    return [*launchers(), plain_script(), torchrun(), torchft(torchft_python), *trainers()]
 
 
 def chosen(names: Sequence[str], torchft_python: str) -> list[System]:

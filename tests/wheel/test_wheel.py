@@ -17,7 +17,20 @@ from tests.wheel.conftest import Built, build, digests, done
 
 pytestmark = pytest.mark.wheel
 
-EXTRAS = {"torch", "mindspore", "objects", "png", "weights", "docs", "fuzz", "examples", "dev"}
+EXTRAS = {
+    "accelerate",
+    "lightning",
+    "transformers",
+    "torch",
+    "mindspore",
+    "objects",
+    "png",
+    "weights",
+    "docs",
+    "fuzz",
+    "examples",
+    "dev",
+}
 NOT_NEEDED = ("torch", "mindspore", "numpy", "PIL", "pytest")
 LOOKED_UP = "import importlib.util, json, sys; print(json.dumps([name for name in sys.argv[1:] if importlib.util.find_spec(name)]))"
 
