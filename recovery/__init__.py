@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from recovery.errors import RecoveryError
     from recovery.training.callbacks import LossMonitor, ModelCheckpoint
     from recovery.training.checkpoint_config import CheckpointConfig
+    from recovery.training.current import current_session
     from recovery.training.init import init
     from recovery.training.run import run
     from recovery.training.secure_channel import set_ps_context
@@ -29,6 +30,7 @@ __all__ = [
     "RecoveryError",
     "Session",
     "__version__",
+    "current_session",
     "init",
     "run",
     "set_ps_context",
@@ -41,6 +43,7 @@ _HOMES = {
     "ModelCheckpoint": "recovery.training.callbacks",
     "RecoveryError": "recovery.errors",
     "Session": "recovery.training.session",
+    "current_session": "recovery.training.current",
     "init": "recovery.training.init",
     "run": "recovery.training.run",
     "set_ps_context": "recovery.training.secure_channel",

@@ -23,13 +23,14 @@ from recovery.lazy_names import loader
 
 if TYPE_CHECKING:
     from recovery.accelerate.accelerator import Accelerator
-    from recovery.accelerate.joined_world import current_session, run
+    from recovery.accelerate.joined_world import run
+    from recovery.training.current import current_session
 
 __all__ = ["Accelerator", "current_session", "run"]
 
 _HOMES = {
     "Accelerator": "recovery.accelerate.accelerator",
-    "current_session": "recovery.accelerate.joined_world",
+    "current_session": "recovery.training.current",
     "run": "recovery.accelerate.joined_world",
 }
 

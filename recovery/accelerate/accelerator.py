@@ -12,9 +12,9 @@ from typing_extensions import override
 
 import recovery.torch as rt
 from recovery.accelerate import random_position
-from recovery.accelerate.joined_world import current_session
 from recovery.accelerate.loop_progress import LoopProgress
 from recovery.errors import UsageError
+from recovery.training.current import current_session
 
 _logger = logging.getLogger("recovery.accelerate")
 

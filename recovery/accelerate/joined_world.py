@@ -8,7 +8,6 @@ another rank of a smaller number on its host: so what they remember is forgotten
 from __future__ import annotations
 
 import functools
-import inspect
 import os
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
@@ -17,12 +16,11 @@ import torch
 from accelerate.state import AcceleratorState, GradientState, PartialState
 
 import recovery.torch as rt
+from recovery.training import current
 from recovery.training import run as training_run
 from recovery.training.session import Session
 
 _Result = TypeVar("_Result")
-
-_session: Session | None = None
 
 
 @overload
@@ -53,26 +51,20 @@ def run(
     """
     if function is None:
         return functools.partial(run, backend=backend, warm_up=warm_up)
-    takes_session = bool(inspect.signature(function).parameters)
 
     @functools.wraps(function)
     def entered(session: Session) -> Any:
         _join(session, backend)
-        return function(session) if takes_session else function()
+        return current.call(function, session)
 
+    # It takes the session, whatever the function takes.
+    del entered.__wrapped__
     decorate = training_run.run(warm_up=warm_up)
     return decorate(entered)
 
 
-def current_session() -> Session | None:
-    """The session of this entry; None outside a function that `run` has made recoverable."""
-    return _session
-
-
 def _join(session: Session, backend: str | None) -> None:
-    global _session  # noqa: PLW0603 - torch's world is one per process as well
     _forget()
-    _session = session
     session.on_generation_end(_forget)
     uses_cuda = torch.cuda.is_available()
     if uses_cuda:
@@ -95,7 +87,5 @@ def _variables_of(session: Session) -> dict[str, str]:
 
 def _forget() -> None:
     """Have Accelerate look for its world again."""
-    global _session  # noqa: PLW0603 - as above
-    _session = None
     for state in (AcceleratorState, GradientState, PartialState):
         state._reset_state()  # noqa: SLF001 - there is no public way

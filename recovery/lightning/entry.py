@@ -16,8 +16,6 @@ from recovery.training.session import Session
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
-_session: Session | None = None
-
 
 def run(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
     """Make a function recoverable in which a `Trainer` of this package fits. It is entered again, with the same arguments, after every rollback.
@@ -31,25 +29,16 @@ def run(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Resu
 
     @functools.wraps(function)
     def recoverable(*arguments: _Parameters.args, **named: _Parameters.kwargs) -> _Result:
-        @run_loop.run
         @functools.wraps(function)
         def entered(session: Session) -> _Result:
-            global _session  # noqa: PLW0603 - a process is in one generation
-            _session = session
             # Lightning and torchmetrics have read it from the environment when they were imported; a standby had none then.
             rank_zero.rank_zero_only.rank = prints.rank_zero_only.rank = session.rank
-            try:
-                return function(*arguments, **named)
-            finally:
-                _session = None
+            return function(*arguments, **named)
 
-        return entered()
+        # It takes the session, whatever the function takes.
+        del entered.__wrapped__
+        return run_loop.run(entered)()
 
     # As of recovery.run: pytest would look for fixtures.
     del recoverable.__wrapped__
     return recoverable
-
-
-def current_session() -> Session | None:
-    """Of the generation that is under way; None: outside of a function that `run` has made recoverable."""
-    return _session

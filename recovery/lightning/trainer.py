@@ -18,13 +18,13 @@ from typing_extensions import override
 from recovery.errors import UsageError
 from recovery.lightning import written_files
 from recovery.lightning.batch_counter import Steps
-from recovery.lightning.entry import current_session
 from recovery.lightning.environment import SessionEnvironment
 from recovery.lightning.fit_state import FitState
 from recovery.lightning.watched_loader import WatchedLoader
 from recovery.torch import init_process_group
 from recovery.training.callbacks import ModelCheckpoint
 from recovery.training.checkpoint_config import CheckpointConfig
+from recovery.training.current import current_session
 from recovery.training.session import Session
 
 _logger = logging.getLogger("recovery.lightning")

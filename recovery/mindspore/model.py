@@ -16,7 +16,7 @@ from recovery.errors import UsageError
 from recovery.mindspore import parameters
 from recovery.mindspore.checkpoint_files import Published
 from recovery.mindspore.data_position import stand_behind
-from recovery.mindspore.world import current_session
+from recovery.training.current import current_session
 from recovery.training.session import Session
 
 

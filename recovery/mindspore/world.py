@@ -42,8 +42,6 @@ from recovery.training.session import Session
 
 _logger = logging.getLogger("recovery.mindspore")
 
-_session: Session | None = None
-
 
 def init(backend_name: str | None = None) -> Session:
     """Join the cluster, wait for the plan and form this generation's world: in place of MindSpore's `init()`.
@@ -61,7 +59,6 @@ def init(backend_name: str | None = None) -> Session:
         UsageError: MindSpore's own scheduler does not come up on rank 0.
         SystemExit: as for `recovery.init`.
     """
-    global _session  # noqa: PLW0603 - MindSpore's world is one per process as well
     session = script.init()
     logs.move_to_incarnation(session.incarnation)
     world = _World(session)
@@ -69,13 +66,7 @@ def init(backend_name: str | None = None) -> Session:
     # An interrupt that came before `leave_at_once` was registered has replaced nobody.
     session.check()
     world.form(backend_name)
-    _session = session
     return session
-
-
-def current_session() -> Session | None:
-    """The session of this process; None before `init()`."""
-    return _session
 
 
 class _World:

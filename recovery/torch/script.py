@@ -21,10 +21,9 @@ from recovery.torch.session_interface import SessionInterface
 from recovery.torch.state import TrainState
 from recovery.training.callbacks import ModelCheckpoint
 from recovery.training.checkpoint_config import CheckpointConfig
+from recovery.training.current import current_session
 from recovery.training.init import init
 from recovery.training.session import Session
-
-_session: Session | None = None
 
 
 def join(backend: str | None = None) -> Session:
@@ -40,8 +39,7 @@ def join(backend: str | None = None) -> Session:
         SystemExit: as `recovery.init`.
         GenerationInterrupted: as `recovery.torch.init_process_group`; the script starts again.
     """
-    global _session  # noqa: PLW0603 - a process has one membership
-    _session = session = init()
+    session = init()
     ranks = {"RANK": session.rank, "LOCAL_RANK": session.local_rank, "WORLD_SIZE": session.world_size}
     os.environ.update({name: str(value) for name, value in ranks.items()})  # noqa: TID251 - for the script, as torchrun
     if torch.cuda.is_available() and backend in (None, "nccl"):
@@ -79,13 +77,13 @@ def steps(
         UsageError: `join` was not called, or the loader has a sampler of its own whose position nobody could restore.
         CheckpointError, GenerationInterrupted: as `Session.steps`.
     """
-    if _session is None:
+    session = current_session()
+    if session is None:
         raise UsageError(
             field="recovery.torch.steps",
             reason="was called before recovery.torch.join()",
             next_step="Call join() where the script called torch.distributed.init_process_group.",
         )
-    session = _session
     parts = {"lr_scheduler": None, **further}
     state = TrainState(model=model, optimizer=optimizer, loader=resumable(loader, session), **parts)
     config = CheckpointConfig(save_checkpoint_steps=save_every, keep_checkpoint_max=5)

@@ -18,7 +18,7 @@ from typing import NoReturn
 from recovery.config import Settings
 from recovery.core.worker import stimuli as s
 from recovery.errors import ROWS, GenerationInterrupted, UsageError
-from recovery.training import bootstrap, early_exit, framework_hooks, process_end, secure_channel
+from recovery.training import bootstrap, current, early_exit, framework_hooks, process_end, secure_channel
 from recovery.training.early_exit import EarlyExit
 from recovery.training.session import Session
 from recovery.training.stop_signals import hold_back_in_a_script
@@ -91,6 +91,7 @@ class _Script:
         bootstrap.announce_rank(self._settings, plan, is_first=True)
         self._session = Session(self._service, plan, admitted)
         self._session.loop_watch.looks_for_exits = True
+        current.enter(self._session)
         if self._settings.rules.standby_count:
             # Without them SIGTERM ends a script at once, wherever it is.
             control = self._service.training_control

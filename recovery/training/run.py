@@ -14,7 +14,7 @@ from recovery import config
 from recovery.core.ids import Generation
 from recovery.core.worker import stimuli as s
 from recovery.errors import ROWS, GenerationInterrupted, UsageError
-from recovery.training import bootstrap, early_exit, framework_hooks, process_end
+from recovery.training import bootstrap, current, early_exit, framework_hooks, process_end
 from recovery.training.early_exit import EarlyExit
 from recovery.training.live_rollback import LiveRollback
 from recovery.training.session import Session
@@ -26,24 +26,24 @@ _Result = TypeVar("_Result")
 
 
 @overload
-def run(function: Callable[[Session], _Result]) -> Callable[[], _Result]: ...
+def run(function: Callable[[Session], _Result] | Callable[[], _Result]) -> Callable[[], _Result]: ...
 
 
 @overload
 def run(
     *, warm_up: Callable[[], object] | None = None
-) -> Callable[[Callable[[Session], _Result]], Callable[[], _Result]]: ...
+) -> Callable[[Callable[[Session], _Result] | Callable[[], _Result]], Callable[[], _Result]]: ...
 
 
 def run(function: Any = None, *, warm_up: Callable[[], object] | None = None) -> Any:
-    """Make a training function recoverable. The decorated function takes no arguments; the original takes the session.
+    """Make a training function recoverable. The decorated function takes no arguments; the original takes the session, or none either.
 
     Called in a process with MS_ROLE=MS_SCHED it serves as the scheduler until the job ends and then exits. Called in a worker it
     enters the function once per generation: at the start, and again after every rollback. It returns what the function
     returns once all ranks are done.
 
     Args:
-        function: takes a `Session`; builds everything it needs again at every entry.
+        function: takes a `Session` or nothing (`current_session` gives it); builds everything it needs again at every entry.
         warm_up: called once, while this process waits to be admitted: load here what every entry needs (the data set).
 
     Returns:
@@ -205,7 +205,8 @@ class _Loop:
         service, generation = self._service, session.generation
         collective_error = ""
         try:
-            result = self._function(session)
+            current.enter(session)
+            result = current.call(self._function, session)
             if session.loop_watch.in_loop:
                 process_end.log_loop_left_early(session.step)
             session.settle()
@@ -225,8 +226,10 @@ class _Loop:
             # Frames hold tensors, loaders and the old world.
             traceback.clear_frames(error.__traceback__)
         else:
+            current.enter(None)
             session.close()
             return False, result
+        current.enter(None)
         session.state = None
         live, not_live = self._live.left()
         # What the function built goes before the world it was built in.

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING
 from recovery.lazy_names import loader
 
 if TYPE_CHECKING:
-    from recovery.accelerate.joined_world import current_session, run
+    from recovery.accelerate.joined_world import run
+    from recovery.training.current import current_session
     from recovery.transformers.trainer import Recovered, Trainer
 
 __all__ = ["Recovered", "Trainer", "current_session", "run"]
@@ -31,7 +32,7 @@ __all__ = ["Recovered", "Trainer", "current_session", "run"]
 _HOMES = {
     "Recovered": "recovery.transformers.trainer",
     "Trainer": "recovery.transformers.trainer",
-    "current_session": "recovery.accelerate.joined_world",
+    "current_session": "recovery.training.current",
     "run": "recovery.accelerate.joined_world",
 }
 

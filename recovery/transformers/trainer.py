@@ -19,10 +19,10 @@ from typing import Any
 import transformers
 
 from recovery.accelerate import random_position
-from recovery.accelerate.joined_world import current_session
 from recovery.accelerate.random_position import Saved
 from recovery.checkpoint import catalogue
 from recovery.training import earlier_jobs
+from recovery.training.current import current_session
 from recovery.transformers import training_arguments
 from recovery.transformers.step_callback import Steps
 

@@ -72,7 +72,8 @@ def test_a_job_runs_to_its_end(tmp_path: Path) -> None:
 UNSAVED = """
 import time, recovery
 @recovery.run
-def train(session):
+def train():
+    session = recovery.current_session()
     for step in range(1, 41):
         session.check()
         time.sleep(0.03)
@@ -81,7 +82,7 @@ train()
 """
 
 
-def test_a_job_that_saves_nothing_is_told_to_have_come_to_its_last_step(tmp_path: Path) -> None:
+def test_a_function_without_parameters_that_saves_nothing_is_told_to_have_come_to_its_last_step(tmp_path: Path) -> None:
     with LaunchedCluster(tmp_path) as cluster:
         (tmp_path / "unsaved.py").write_text(UNSAVED)
         cluster.start(script="unsaved.py")
