@@ -82,7 +82,9 @@ train()
 """
 
 
-def test_a_function_without_parameters_that_saves_nothing_is_told_to_have_come_to_its_last_step(tmp_path: Path) -> None:
+def test_a_function_without_parameters_that_saves_nothing_is_told_to_have_come_to_its_last_step(
+    tmp_path: Path,
+) -> None:
     with LaunchedCluster(tmp_path) as cluster:
         (tmp_path / "unsaved.py").write_text(UNSAVED)
         cluster.start(script="unsaved.py")

@@ -66,6 +66,26 @@ def test_the_script_trains_as_it_stands(tmp_path: Path) -> None:
     assert set(weights) == {"weight", "bias"}
 
 
+SCHEDULED = {
+    '    rt.join("gloo")\n': '    session = rt.join("gloo")\n',
+    "    data = TensorDataset": "    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)\n    data = TensorDataset",
+    "save_every=20": "save_every=20, lr_scheduler=schedule",
+    "            optimizer.step()\n": "            optimizer.step()\n            if session.step_in_epoch + 1 == len(loader):\n                schedule.step()\n",
+}
+
+
+def test_a_schedule_of_the_pages_form_goes_on_behind_a_death(tmp_path: Path) -> None:
+    script = changed()
+    for old, new in SCHEDULED.items():
+        assert script.count(old) == 1
+        script = script.replace(old, new)
+    _, expected = trained(tmp_path / "undisturbed", script)
+    _, found = trained(tmp_path / "disturbed", script, "1", "0")
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+    _, plain = trained(tmp_path / "plain", changed())
+    assert not torch.equal(plain["weight"], expected["weight"]), "the schedule has an effect"
+
+
 def test_with_three_lines_a_death_of_either_rank_changes_no_bit(tmp_path: Path) -> None:
     _, expected = trained(tmp_path / "undisturbed", changed())
     _, found = trained(tmp_path / "disturbed", changed(), "0", "1")

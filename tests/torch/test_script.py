@@ -19,7 +19,7 @@ from typing_extensions import override
 
 import recovery.torch as rt
 from recovery.errors import UsageError
-from recovery.torch.script import resumable
+from recovery.torch.script import _check_schedules, resumable
 from tests.torch.fake_session import FakeSession
 
 DATA = TensorDataset(torch.arange(10))
@@ -68,6 +68,16 @@ def test_what_a_loader_and_its_sampler_say_is_taken_over() -> None:
 def test_an_order_that_cannot_be_restored_is_refused_by_name(options: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="whose position cannot be restored"):
         division(DataLoader(DATA, **options))
+
+
+def test_a_schedule_that_is_not_named_is_refused() -> None:
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters())
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3)
+    with pytest.raises(UsageError, match="is not named"):
+        _check_schedules([optimizer], {})
+    _check_schedules(optimizer, {"lr_scheduler": schedule})
+    _check_schedules(torch.optim.SGD(model.parameters()), {})
 
 
 def test_steps_before_join_are_refused() -> None:
