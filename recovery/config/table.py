@@ -26,7 +26,7 @@ CLUSTER = (
         meaning="What this process is. One scheduler per job; it runs no training code. MS_SERVER means MS_PSERVER.",
         rule="must be MS_SCHED, MS_WORKER, MS_PSERVER or MS_SERVER",
         example="MS_WORKER",
-        instead="A launcher sets it: `recovery msrun --worker_num=1 --join=True SCRIPT` trains alone, for debugging.",
+        instead="A launcher sets it: `recovery run --standalone --nproc-per-node=1 SCRIPT` trains alone, for debugging.",
         required=_EVERY,
         choices=("MS_SCHED", "MS_WORKER", "MS_PSERVER", "MS_SERVER"),
     ),
