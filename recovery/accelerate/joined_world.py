@@ -18,6 +18,7 @@ from accelerate.state import AcceleratorState, GradientState, PartialState
 import recovery.torch as rt
 from recovery.training import current
 from recovery.training import run as training_run
+from recovery.training.rank_variables import rank_variables
 from recovery.training.session import Session
 
 _Result = TypeVar("_Result")
@@ -76,10 +77,7 @@ def _join(session: Session, backend: str | None) -> None:
 def _variables_of(session: Session) -> dict[str, str]:
     """What torchrun would have set. Nobody dials the address, since the world is there; Accelerate wants to see one all the same."""
     return {
-        "RANK": str(session.rank),
-        "WORLD_SIZE": str(session.world_size),
-        "LOCAL_RANK": str(session.local_rank),
-        "LOCAL_WORLD_SIZE": str(session.local_world_size),
+        **rank_variables(session),
         "MASTER_ADDR": os.environ.get("MASTER_ADDR", session.host),  # noqa: TID251 - a launcher's stays
         "MASTER_PORT": os.environ.get("MASTER_PORT", "29500"),  # noqa: TID251 - as above; Accelerate's own default
     }

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 # Last, so that no name there hides one of the standard library's.
 sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120 - pathlib costs more than the rest
 
-import end_note  # type: ignore[import-not-found]  # as the next
+import end_note  # type: ignore[import-not-found]  # by the directory just added, which no type checker sees
 import process_conditions  # type: ignore[import-not-found]  # by the directory just added, which no type checker sees
 
 _PR_SET_PDEATHSIG = 1

@@ -27,6 +27,7 @@ from recovery.launch import peer_errors, torchrun_world
 from recovery.launch.forkserver import proxy_template
 from recovery.launch.placement import named_first
 from recovery.launch.program_process import ProgramProcess
+from recovery.training.rank_variables import rank_variables
 from recovery.training.run import run
 from recovery.training.session import Session
 from recovery.training.stop_signals import StopSignalReceived
@@ -154,13 +155,10 @@ class _Program:
         role = {"ROLE_RANK": str(session.rank)} if "TORCHELASTIC_RUN_ID" in self._environment else {}
         return {
             **role,
-            "RANK": str(session.rank),
+            **rank_variables(session),
             "RANK_ID": str(session.rank),
-            "WORLD_SIZE": str(session.world_size),
             "RANK_SIZE": str(session.world_size),
-            "LOCAL_RANK": str(session.local_rank),
             "DEVICE_ID": str(session.local_rank),
-            "LOCAL_WORLD_SIZE": str(session.local_world_size),
             "TORCHELASTIC_RESTART_COUNT": str(session.generation - 1),
         }
 

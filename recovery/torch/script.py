@@ -23,6 +23,7 @@ from recovery.training.callbacks import ModelCheckpoint
 from recovery.training.checkpoint_config import CheckpointConfig
 from recovery.training.current import current_session
 from recovery.training.init import init
+from recovery.training.rank_variables import rank_variables
 from recovery.training.session import Session
 
 
@@ -33,15 +34,14 @@ def join(backend: str | None = None) -> Session:
         backend: as torch's; None: nccl where CUDA is available, gloo elsewhere.
 
     Returns:
-        The session of this entry, with `rank`, `local_rank` and `world_size`; RANK, LOCAL_RANK and WORLD_SIZE are set as torchrun sets them.
+        The session of this entry, with `rank`, `local_rank` and `world_size`, which stand in the variables that torchrun sets, too.
 
     Raises:
         SystemExit: as `recovery.init`.
         GenerationInterrupted: as `recovery.torch.init_process_group`; the script starts again.
     """
     session = init()
-    ranks = {"RANK": session.rank, "LOCAL_RANK": session.local_rank, "WORLD_SIZE": session.world_size}
-    os.environ.update({name: str(value) for name, value in ranks.items()})  # noqa: TID251 - for the script, as torchrun
+    os.environ.update(rank_variables(session))  # noqa: TID251 - for the script, as torchrun
     if torch.cuda.is_available() and backend in (None, "nccl"):
         torch.cuda.set_device(session.local_rank)
         backend = "nccl"
