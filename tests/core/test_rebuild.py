@@ -102,9 +102,9 @@ def test_it_takes_the_job_up_with_its_ranks_its_numbers_and_its_newest_common_st
 
     plans = [worker.last(m.Rollback) for worker in (one, other)]
     assert [(plan.rank, plan.step, plan.path) for plan in plans] == [(1, 20, "1/20"), (0, 20, "0/20")]
-    assert {(plan.job, plan.run, plan.generation, plan.incarnation) for plan in plans} == {(OLD, 1, 5, 4)}
+    assert {(plan.job, plan.run, plan.generation, plan.incarnation) for plan in plans} == {(OLD, 1, 1000, 4)}
     [job] = desk.row(JobRecord)
-    assert (job.job, job.state, job.generation, job.scheduler_incarnation) == (OLD, JobState.RUNNING, 5, 6)
+    assert (job.job, job.state, job.generation, job.scheduler_incarnation) == (OLD, JobState.RUNNING, 1000, 6)
     assert EventKind.STORE_REBUILT in desk.kinds()
     assert {(row.node_id, row.rank, row.incarnation) for row in desk.row(NodeRecord)} == {
         ("worker_0", 1, 4),
@@ -113,7 +113,7 @@ def test_it_takes_the_job_up_with_its_ranks_its_numbers_and_its_newest_common_st
 
     desk.restart()
     worker = Worker(desk, "worker_0", job=OLD)
-    worker.token, worker.incarnation, worker.generation = one.token, Incarnation(4), Generation(5)
+    worker.token, worker.incarnation, worker.generation = one.token, Incarnation(4), Generation(1000)
     answer = worker.register()
     assert isinstance(answer, m.Admitted)
     assert (answer.resumed, answer.job, answer.rank) == (True, OLD, 1)

@@ -188,6 +188,13 @@ def test_who_has_saved_and_is_gone_keeps_the_plan_from_step_0(lost_files: bool) 
     ]
 
 
+@pytest.mark.parametrize(
+    ("newest", "first"), [(0, 1_000), (5, 1_000), (900, 1_000), (901, 2_000), (1_000, 2_000)]
+)
+def test_numbers_that_who_did_not_come_may_have_been_given_stay_free(newest: int, first: int) -> None:
+    assert rebuild.first_number_after(Generation(newest)) == first
+
+
 def test_run_that_only_who_is_gone_knew_goes_on() -> None:
     found = said(past(1, generation=2, run=RunId(7)))
     assert isinstance(found, Rebuilt)

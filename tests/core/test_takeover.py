@@ -213,6 +213,28 @@ def test_successor_takes_the_rank_when_nobody_can_read_its_newest_file() -> None
     assert successor.follow().step == 10
 
 
+def test_anybody_on_its_host_takes_the_rank_of_who_is_not_started_again() -> None:
+    """Its successor has taken another rank: no process comes for this one any more."""
+    desk = Desk(Rules(worker_count=2, standby_count=2))
+    first, second = training(desk, 10, 20)
+    lose(desk, first)
+    lose(desk, second)
+    elsewhere = standby(desk, host="10.0.0.9")
+    successor = standby(desk, "worker_1.2", replaces="worker_1")
+    answer(elsewhere, of="worker_0", rank=0)
+    answer(successor)
+    assert successor.last(m.Offer).rank == 0, "it has declined the rank that it came for"
+    answer(successor, 20, 10, of="worker_0", rank=0)
+    assert row(desk, "worker_1.2").rank == 0
+    answer(elsewhere)
+    assert row(desk, "worker_1").rank == 1, "it is on another host"
+    waits = standby(desk, "s1")
+    answer(waits, 10)
+    assert row(desk, "worker_1").rank == 1, "another one might have come with more"
+    answer(waits, 10)
+    assert row(desk, "s1").rank == 1
+
+
 def test_offer_that_is_not_answered_lapses_and_a_late_answer_leads_to_another_offer() -> None:
     desk = Desk(Rules(worker_count=2, standby_count=2))
     _, second = training(desk, 10)

@@ -105,7 +105,7 @@ class LiveMemory:
             process.clock.seen["a rank took another state than the others"] += 1
             content = ((_WRONG, plan.rank),)
         else:
-            process.world.promises.loaded(plan, content)
+            process.world.promises.loaded(process, plan, content)
         process.content, self._taken = content, True
         if plan.rank != plan.live_rank:
             self.state = None

@@ -278,7 +278,7 @@ class Process:
             if plan.live_rank is not None:
                 self.live.loaded(plan, file.content)
         if plan.live_rank is None:
-            self.world.promises.loaded(plan, self.content)
+            self.world.promises.loaded(self, plan, self.content)
         self.memory.begin(plan)
         self.phase = "joining"
         if plan.rank == 0:

@@ -30,7 +30,7 @@ import msgspec
 
 from recovery.core import messages as m
 from recovery.core.effects import Answer, Persist
-from recovery.core.ids import ConnectionId, RequestId
+from recovery.core.ids import ConnectionId, Rank, RequestId
 from recovery.core.policy.given_up import LOST_MEMORY, STEPS_NAMED
 from recovery.core.policy.retention import IN_MEMORY_STEPS
 from recovery.core.records import (
@@ -83,15 +83,17 @@ class Promises:
         """Digests of files that their ranks found to be bad."""
         self._fetched: set[str] = set()
         """Where files lie that were fetched since: they are good, whatever the first of the same digest was like."""
-        self._applied: dict[int, list[int]] = {}
-        self._applied_in: dict[int, tuple[int, int]] = {}
+        self._applied: dict[tuple[str, int], list[int]] = {}
+        """By job and rank: a job that nobody knew who came makes room for the next, and may be found again (docs/limitations.md)."""
+        self._applied_in: dict[tuple[str, int], tuple[int, int]] = {}
         self._run_of_steps = 0
         self._lost = False
         """The store was lost, and no plan has been sent since."""
         self._builds_again = False
         """The store was lost, and no plan has been made since."""
         self._left_behind: set[Process] = set()
-        """Processes whose plan nobody knew who came when a lost store was built again: its number is given a second time."""
+        """Processes whose plan counts nowhere: it came when their slots were another's, or nobody knew it who came when a lost store was
+        built again, so that its number is given a second time."""
         self._newest_incarnation: dict[str, int] = {}
         """By id: the newest incarnation that received a plan. A store that is lost forgets it, who was replaced by it stays so."""
         self.slots = SlotPromises(world, self)
@@ -198,11 +200,11 @@ class Promises:
         if speaker.record.state is NodeState.LEFT:
             # It reports nothing more.
             return after_all
-        sent, generation = speaker.sent_generation, known.job.generation
+        sent, generation, rank = speaker.sent_generation, known.job.generation, speaker.record.rank
         watch = self.slots.before_answer(scheduler, speaker, message)
 
         def after(effects: list[SchedulerEffect]) -> None:
-            self._note_claims(speaker, message, sent, generation)
+            self._note_claims(speaker, (rank, speaker.record.rank), message, sent, generation)
             self.world.exchange.note(speaker, message, sent, generation)
             watch(effects)
             after_all(effects)
@@ -364,8 +366,9 @@ class Promises:
                 int(one)
                 for one in re.findall(r"step (\d+) was committed and is not usable: rank ", plan.reason)
             }
-            # What was being copied from memory to memory counts longer than what ranks keep by themselves.
-            newer = {one for one in named & committed if one > step}
+            # What was being copied from memory to memory counts longer than what ranks keep by themselves; a file that its rank has found to
+            # be bad is not among the committed ones any more.
+            newer = {one for one in named if one > step}
             assert step in named or len(newer) == STEPS_NAMED, (
                 f"I19: the plan at {plan.step} gives up step {step} without a word: {plan.reason}"
             )
@@ -442,7 +445,7 @@ class Promises:
             self._received.pop(number, None)
             self._histories.pop(number, None)
         self._applied_in = {
-            rank: (number[0], 0) if number in unheard else number for rank, number in self._applied_in.items()
+            of: (number[0], 0) if number in unheard else number for of, number in self._applied_in.items()
         }
 
     def _newest_common(self, scheduler: SchedulerProcess, run: int) -> int:
@@ -489,14 +492,21 @@ class Promises:
             for run, generation, step in self._plans
         )
 
-    def _note_claims(self, node: Node, message: m.FromNode, sent_generation: int, generation: int) -> None:
-        """Keep what a node says of its rank's files. What it lists of other files than its rank's counts nowhere."""
-        name, rank = node.record.node_id, node.record.rank
+    def _note_claims(
+        self,
+        node: Node,
+        ranks: tuple[Rank | None, Rank | None],
+        message: m.FromNode,
+        sent_generation: int,
+        generation: int,
+    ) -> None:
+        """Keep what a node says of the files of its rank: as it was before the message, and behind it. Other files count nowhere."""
+        name = node.record.node_id
         self.live.note(node, message, sent_generation, generation)
         if isinstance(message, m.Ready):
             is_fresh = node.took_over and not message.generation
-            names_its_rank = message.past is not None and message.past.rank == rank
-            of_its_rank = message.rank == rank or (message.rank is None and not is_fresh) or names_its_rank
+            names_its_rank = message.past is not None and message.past.rank == ranks[1]
+            of_its_rank = message.rank in ranks or (message.rank is None and not is_fresh) or names_its_rank
             if message.generation >= sent_generation and of_its_rank:
                 reported = message.past.held if message.past is not None else message.held
                 self._claims[name] = {held.step: held for held in reported}
@@ -595,6 +605,7 @@ class Promises:
         assert admitted is not None, "a plan is for members"
         if self.is_fenced(process, plan):
             self.world.clock.seen["a fenced incarnation woke up to an old plan"] += 1
+            self._left_behind.add(process)
             return
         self.checked["I8"] += 1
         self._admitted[process.name] = max(self._admitted.get(process.name, 0), admitted.incarnation)
@@ -629,8 +640,11 @@ class Promises:
         newest: int = max(row.incarnation, self._newest_incarnation.get(process.name, 0))
         return newest > admitted.incarnation or self.slots.lost_its_slot(process, received or process.plan)
 
-    def loaded(self, plan: m.Rollback, content: Content) -> None:
+    def loaded(self, process: Process, plan: m.Rollback, content: Content) -> None:
         """I8, I20: all ranks load one history, and it leads to the target without a gap."""
+        if process in self._left_behind:
+            # What a world loads that nobody can reach is no world's that counts.
+            return
         self.checked["I20"] += 1
         known = self._histories.setdefault((plan.run, plan.generation), content)
         assert known == content, f"I20: ranks with different histories train together: {known} {content}"
@@ -639,8 +653,8 @@ class Promises:
         """I10: without what was rolled back, the steps of a rank are 1, 2, 3, ..."""
         self.checked["I10"] += 1
         now = (plan.run, plan.generation)
-        applied = self._applied.setdefault(plan.rank, [])
-        before = self._applied_in.get(plan.rank, (0, 0))
+        applied = self._applied.setdefault((plan.job, plan.rank), [])
+        before = self._applied_in.get((plan.job, plan.rank), (0, 0))
         if process in self._left_behind or (now < before and self.is_fenced(process)):
             self.world.clock.seen[
                 "a world that nobody could reach trained on after its slots were taken"
@@ -655,7 +669,7 @@ class Promises:
             if plan.live_rank is not None:
                 # It has taken what others did of them.
                 applied.extend(range(len(applied) + 1, plan.step + 1))
-            self._applied_in[plan.rank] = now
+            self._applied_in[plan.job, plan.rank] = now
         assert step == len(applied) + 1, f"I10: rank {plan.rank} did step {step} after {len(applied)}"
         applied.append(step)
 

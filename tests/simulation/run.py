@@ -150,6 +150,11 @@ def _check_end(world: World) -> None:
             "I14: a next run began and the first has not ended"
         )
         return
+    if world.verdict == "STORE_LOST" and _knows_two_jobs(world):
+        world.clock.seen[
+            "a job that was forgotten was found again beside the next: a person has to say which"
+        ] += 1
+        return
     if world.verdict == "NO_COMMON_CHECKPOINT":
         world.clock.seen["a job ended for want of a common checkpoint"] += 1
         return
@@ -164,3 +169,8 @@ def _check_end(world: World) -> None:
     assert world.living == [], "I14: somebody waits for ever for a scheduler that has ended"
     world.clock.seen["a job finished"] += 1
     world.promises.finished()
+
+
+def _knows_two_jobs(world: World) -> bool:
+    """Do nodes know different jobs? The store was lost, nobody who came knew of the first, and the next one began."""
+    return len({notes.job.job for notes in world.notes.values() if notes.job is not None}) > 1

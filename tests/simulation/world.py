@@ -29,6 +29,9 @@ from tests.simulation.slots import Slot, slot_name
 from tests.simulation.stops import DrainPromises
 from tests.simulation.store_model import StoreModel
 
+COLLECTIVE_TIMEOUT_MS = 30_000
+"""Behind the end of the job: how long a rank still waits in a collective for peers that are gone."""
+
 
 class World:
     """Everybody and everything, from one seed."""
@@ -236,6 +239,13 @@ class World:
         """The job is over."""
         self.scheduler = None
         self.verdict, self.ended_ms = exit_.code or "FINISHED", self.clock.now
+        self.clock.later(COLLECTIVE_TIMEOUT_MS, self._time_out_collectives)
+
+    def _time_out_collectives(self) -> None:
+        """A world whose peers have ended behind a partition, and which no scheduler interrupts: its framework gives up in the end."""
+        for process in self.living:
+            if process.plan is not None:
+                self._broke(process, process.plan, "the collective timed out")
 
     @property
     def outcomes(self) -> list[str]:

@@ -5,6 +5,7 @@ Nothing is guessed towards step 0: where a worker has ever saved, the plan count
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Union
 
@@ -27,6 +28,8 @@ REPORTED = "reported by the workers"
 NOT_KNOWN = "rebuilt: whether all ranks held it is not known"
 OF_REBUILT_STORE = "its scheduler's store was rebuilt"
 """Why a node is in its state that has not come since."""
+NUMBERS_PER_REBUILD = 1_000
+NUMBERS_LEFT_FREE = 100
 _NOBODY: Mapping[NodeId, JobHistory] = {}
 
 
@@ -171,6 +174,15 @@ def rebuild(
 
 def _known_up_to(rank: Rank, generation: int, newest: int) -> str:
     return f"rank {rank} is known only up to generation {generation} of {newest}"
+
+
+def first_number_after(newest: Generation) -> Generation:
+    """The number of the first plan of a store that was built again: the next thousand that leaves a hundred numbers free.
+
+    The plans that only nodes have received which did not come have numbers above the newest that is known. None of them is given again, and
+    what was saved in them is older than this plan.
+    """
+    return Generation(math.ceil((newest + NUMBERS_LEFT_FREE) / NUMBERS_PER_REBUILD) * NUMBERS_PER_REBUILD)
 
 
 def guesses_of(

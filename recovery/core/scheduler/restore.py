@@ -41,7 +41,8 @@ def restore(
 ) -> None:
     """Take over what an earlier process stored. Called before `start`."""
     run = state.job.run
-    state.generations = [record for record in generations if record.run == run]
+    of_this_run = (record for record in generations if record.run == run)
+    state.generations = sorted(of_this_run, key=lambda record: record.generation)
     of_run = [row for row in live_sources if row.run == run]
     state.checkpoints.load(
         (record for record in checkpoints if record.run == run),

@@ -10,7 +10,7 @@ import msgspec
 from recovery.core import messages as m
 from recovery.core.effects import Answer, Exit, Persist
 from recovery.core.ids import Generation, NodeId, Rank
-from recovery.core.policy import given_up, ranks, rollback
+from recovery.core.policy import given_up, ranks, rebuild, rollback
 from recovery.core.policy.live import ToLive
 from recovery.core.records import (
     CheckpointState,
@@ -101,12 +101,10 @@ def _begin(
     step = 0 if isinstance(target, rollback.ToStart) else target.step
     records += [*missing_files(state, step), *_fetch(state, files)]
     reason = why_there(state, target, step)
-    # Workers may know more generations than a store that was lost; so may a standby that held a rank before.
-    newest = state.store_rebuild.reported_generation
     at = of_memory.state if of_memory is not None else files[0] if files else None
     generation = GenerationRecord(
         run=state.job.run,
-        generation=Generation(max(state.job.generation, newest) + 1),
+        generation=_next_number(state),
         step=step,
         epoch=at.epoch if at is not None else 0,
         step_in_epoch=at.step_in_epoch if at is not None else 0,
@@ -138,6 +136,15 @@ def _begin(
         # From here on every rank keeps its file of it.
         records += state.checkpoints.committed_records(state.checkpoints.durable_step)
     return Persist((*records, job, generation, event), tuple(answers))
+
+
+def _next_number(state: SchedulerState) -> Generation:
+    # Workers may know more generations than a store that was lost; so may a standby that held a rank before.
+    of_nodes = max(node.record.generation for node in state.nodes.values())
+    newest = max(state.job.generation, state.store_rebuild.reported_generation, of_nodes)
+    if state.generations and state.generations[-1].because == rebuild.REPORTED:
+        return rebuild.first_number_after(newest)
+    return Generation(newest + 1)
 
 
 def _fetch(state: SchedulerState, files: tuple[m.HeldCheckpoint, ...]) -> list[Record]:

@@ -14,7 +14,7 @@ import msgspec
 from recovery.core import messages as m
 from recovery.core.checkpoints import CheckpointIndex
 from recovery.core.effects import Exit, Log
-from recovery.core.ids import Incarnation, NodeId, Rank
+from recovery.core.ids import Generation, Incarnation, NodeId, Rank
 from recovery.core.policy import rebuild, rollback
 from recovery.core.policy.ranks import natural_key, slot_of
 from recovery.core.policy.registration import Refuse
@@ -198,12 +198,20 @@ def _pasts(state: SchedulerState) -> dict[NodeId, m.JobHistory]:
     }
 
 
-def note_past(state: SchedulerState, node: Node, ready: m.Ready) -> None:
-    """Somebody has said what it knows. That stays known when it is lost before all ranks are here."""
+def note_past(state: SchedulerState, node: Node, ready: m.Ready) -> list[Record]:
+    """Somebody has said what it knows. That stays known when it is lost before all ranks are here.
+
+    Gives its row: the newest number that it was given outlives the scheduler's process too.
+    """
     state.store_rebuild.reported_generation = max(state.store_rebuild.reported_generation, ready.generation)
     past = ready.past
-    if state.builds_again and past is not None and past.job not in state.archived_jobs:
-        state.store_rebuild.reported[node.record.node_id] = past
+    if not state.builds_again or past is None or past.job in state.archived_jobs:
+        return []
+    state.store_rebuild.reported[node.record.node_id] = past
+    if past.generation <= node.record.generation:
+        return []
+    node.record = msgspec.structs.replace(node.record, generation=Generation(past.generation))
+    return [node.record]
 
 
 def _gone(state: SchedulerState, pasts: Mapping[NodeId, m.JobHistory]) -> dict[NodeId, m.JobHistory]:

@@ -45,7 +45,7 @@ def take_report(state: SchedulerState, node: Node, ready: m.Ready) -> list[Sched
         effects += lost_scheduler_store.check_past(state, node, ready)
         if state.store_rebuild.ends_scheduler:
             return effects
-    lost_scheduler_store.note_past(state, node, ready)
+    noted = lost_scheduler_store.note_past(state, node, ready)
     node.ready, node.done, node.asked = ready, False, 0
     if state.drain is not None and node.record.rank is not None:
         state.drain.note_stop(ready.generation, ready.step)
@@ -53,6 +53,7 @@ def take_report(state: SchedulerState, node: Node, ready: m.Ready) -> list[Sched
     event = state.node_event(EventKind.NODE_READY, node, step=ready.step, details=left_out)
     if first:
         records.append(event)
+    records += noted
     if node.record.rank is not None and node.record.role is m.Role.WORKER:
         of_this_run = state.held_of_this_run(ready, node.record.rank)
         held = rollback.in_lineage(of_this_run, state.generations)

@@ -133,25 +133,24 @@ def _last_resort(
     """The standby that takes the rank with what it can read, when all have declined.
 
     One that was started in the place of a lost one, on the host of this one: its launcher does not bring the lost id back, and it
-    reads what that one would read. Or one that was started for this very rank on another host, once other hosts hold an earlier step as
+    reads what that one would read. Any there, once the process that was started for this one has another rank. Or one that was started for this very rank on another host, once other hosts hold an earlier step as
     a whole: nothing but that step is left where the lost host does not come back.
     """
+    has_another = any(node.replaces == holder.record.node_id and node.slot for node in state.nodes.values())
     copied = state.copying.copied_step or state.copying.copied_in_memory
     beside = [
         standby
         for standby in standbys.values()
-        if _is_beside(state, holder, standby)
+        if (standby.host == holder.record.host and (has_another or _is_in_place(state, holder, standby)))
         or (copied and state.nodes[standby.node_id].replaces == holder.record.node_id)
     ]
     chosen = policy.next_candidate(_wanted(holder), beside, ())
     return None if chosen is None else state.nodes[chosen.node_id]
 
 
-def _is_beside(state: SchedulerState, holder: Node, standby: policy.Candidate) -> bool:
-    in_place_of = state.nodes[standby.node_id].replaces or first_id(standby.node_id) == first_id(
-        NodeId(holder.slot)
-    )
-    return bool(in_place_of) and standby.host == holder.record.host
+def _is_in_place(state: SchedulerState, holder: Node, standby: policy.Candidate) -> bool:
+    replaces = state.nodes[standby.node_id].replaces
+    return bool(replaces) or first_id(standby.node_id) == first_id(NodeId(holder.slot))
 
 
 def _may_take_slot(
