@@ -11,6 +11,7 @@ from recovery.cli.main import COMMANDS, load
 from recovery.core.records import EventKind
 from recovery.errors import ROWS, RecoveryError
 from recovery.report.tables import VIEWS
+from tests.house.api_page import api_page
 from tests.house.files import ROOT
 from tests.house.generate_drawings import DRAWINGS
 from tests.house.protocol_page import protocol_page
@@ -21,7 +22,7 @@ _ERRORS_HEAD = """\
 Every error is one line that begins with its code. The code never changes; the text may. A process that ends by an error of the
 engine ends with that error's exit code; the user's own exception ends it with 1, SIGTERM with 143, SIGINT with 130.
 In Python every one is a `recovery.errors.RecoveryError` with `code`, `exit_code`, `cause`, `temporary` and the parts of its
-sentence in `parts`. What to do about an exit code: [how to](../howto/exit_codes.md).
+sentence in `parts`. What to do about an exit code: [how to](../howto/when_something_fails.md#what-an-exit-code-asks-for).
 
 `cause` is what `recovery msrun` decides by when a process ends with that exit code:
 
@@ -159,6 +160,7 @@ def _parameter(one: Any) -> str:
 
 
 PAGES = {
+    ROOT / "docs/reference/api.md": api_page,
     ROOT / "docs/reference/errors.md": errors_page,
     ROOT / "docs/reference/events.md": events_page,
     ROOT / "docs/reference/launcher_flags.md": flags_page,
