@@ -37,14 +37,16 @@ def nobody_could(world: World) -> bool:
 def _files_of_common_steps(world: World) -> list[list[str]]:
     """Of each step that all ranks held, newest first: by rank the files that can still be used."""
     job = world.store.job
-    committed = [
+    # A step that every rank has published is one, whether or not its commit was written.
+    are_there = (CheckpointState.COMMITTED, CheckpointState.PUBLISHED)
+    published = [
         one
         for one in world.store.all(CheckpointRecord)
-        if job is not None and one.run == job.run and one.state is CheckpointState.COMMITTED
+        if job is not None and one.run == job.run and one.state in are_there
     ]
-    count = Counter(one.step for one in committed)
+    count = Counter(one.step for one in published)
     steps = sorted((step for step, held in count.items() if held == world.rules.worker_count), reverse=True)
-    ordered = sorted(committed, key=lambda one: one.rank)
+    ordered = sorted(published, key=lambda one: one.rank)
     return [
         [one.path for one in ordered if one.step == step and _is_there(world, one.path)] for step in steps
     ]
