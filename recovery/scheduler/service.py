@@ -71,6 +71,8 @@ _RECENT_EVENTS = 1_000
 """Events of this process that can be asked for over HTTP: a page; all events are in the store."""
 _CLOSE_S = 5.0
 """How long the writer may take for what is queued when the process ends."""
+_ANSWERS_S = 0.2
+"""How long what a drain has come to is on its way, and the pause between two looks at one."""
 
 
 def serve(settings: Settings, *, with_pid: int | None = None) -> None:
@@ -109,7 +111,7 @@ class _Service:
         self._settings, self._machine, self._store, self._with_pid = settings, machine, store, with_pid
         self._held: deque[SchedulerStimulus] = deque()
         """Came while the store's queue was full: losses and timers, since messages wait in their connections."""
-        self._holding = self._over = False
+        self._holding = self._over = self._is_asked_to_stop = False
         self._recent: deque[dict[str, object]] = deque(maxlen=_RECENT_EVENTS)
         self._ended: asyncio.Future[RecoveryError | None]
         self._server: Server
@@ -327,6 +329,21 @@ class _Service:
             self._finish(JobFailedError(code, reason=reason) if code else None)
 
     def _on_signal(self, number: int) -> None:
+        first, self._is_asked_to_stop = not self._is_asked_to_stop, True
+        if first and number == signal.SIGTERM and self._machine.state.job.state is JobState.RUNNING:
+            # Workers and launchers may have had the same signal: what saves a last step needs this process.
+            self._loop.call_later(drain.STOP_FOLLOWS_MS / 1000, self._stop_behind_a_drain, number)
+        else:
+            self._stop_on_purpose(number)
+
+    def _stop_behind_a_drain(self, number: int) -> None:
+        under_way = self._machine.state.drain
+        if under_way is not None and under_way.is_open:
+            self._loop.call_later(_ANSWERS_S, self._stop_behind_a_drain, number)
+        else:
+            self._loop.call_later(0 if under_way is None else _ANSWERS_S, self._stop_on_purpose, number)
+
+    def _stop_on_purpose(self, number: int) -> None:
         if not self._ended.done():
             self._deliver(StopAsked(signal.Signals(number).name))
         self._stop(number)

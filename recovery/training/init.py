@@ -92,8 +92,8 @@ class _Script:
         self._session = Session(self._service, plan, admitted)
         self._session.loop_watch.looks_for_exits = True
         current.enter(self._session)
-        if self._settings.rules.standby_count:
-            # Without them SIGTERM ends a script at once, wherever it is.
+        if self._settings.rules.recovery_enabled:
+            # Without it SIGTERM ends a script at once, wherever it is.
             control = self._service.training_control
             control.leave_as_asked = hold_back_in_a_script(self._ask_to_depart)
         sys.exit = early_exit.exit_that_notes(self._session.loop_watch.note_exit)

@@ -124,25 +124,28 @@ def test_a_save_under_way_ends_first(tmp_path: Path) -> None:
         cluster.check_result()
 
 
-# --- without a standby everything is as it was --------------------------------------------------------------------------
+# --- without a standby ----------------------------------------------------------------------------------------------------
 
 
-def test_without_a_standby_the_process_leaves_at_once(small: SmallCluster) -> None:
+def test_without_a_standby_the_process_leaves_behind_a_save(small: SmallCluster) -> None:
     small.start()
     small.wait_step(5)
     small.signal("worker_1", signal.SIGTERM)
     assert small.wait_exit("worker_1") == TERMINATED
     assert "no standby is ready" in small.log("worker_1")
     small.wait_event(EventKind.NODE_LEFT, "worker_1")
-    assert not small.events(EventKind.DRAIN_BEGUN)
+    [ended] = small.events(EventKind.DRAIN_ENDED)
+    assert ended.event.reason == "no standby is ready"
     small.launch("worker_1")
     small.go_on()
     small.wait_end()
     small.check_result()
+    plans = [one.event.step for one in small.events(EventKind.PLAN_MADE)]
+    assert plans == [0, ended.event.step], "all had saved where it left"
 
 
 def test_without_a_ready_standby_a_script_ends_by_the_signal(tmp_path: Path) -> None:
-    environment = {**PATIENT, "JOB_FACE": "init", "MS_STANDBY_NUM": "1", "JOB_HELD_STEP": "20"}
+    environment = {**PATIENT, "JOB_FACE": "init", "JOB_HELD_STEP": "20"}
     with SmallCluster(tmp_path, environment=environment) as cluster:
         cluster.start()
         cluster.wait_step(6)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import re
 import shutil
 import signal
 from pathlib import Path
 
+import psutil
 import pytest
 
 from recovery.core.records import EventKind
@@ -54,6 +57,32 @@ def test_the_next_start_goes_on_at_the_step_at_which_the_job_was_stopped(
         [ended] = cluster.events(EventKind.DRAIN_ENDED)
         assert (ended.event.step, ended.event.reason) == (step, f"saved at step {step}, where the job ends")
         cluster.start()
+        assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
+        assert [one.event.step for one in cluster.events(EventKind.PLAN_MADE)] == [0, step]
+        assert steps_lost(cluster) == 0
+        cluster.check_result()
+
+
+@pytest.mark.parametrize("standbys", [0, 1])
+@pytest.mark.parametrize("face", ["run", "init"])
+def test_a_signal_to_all_processes_at_once_loses_no_step(tmp_path: Path, face: str, standbys: int) -> None:
+    """As Slurm sends it to a step, and systemd to a unit: launcher, scheduler, workers, standbys and helpers, in any order."""
+    environment = {**RARELY, "JOB_FACE": face, "MS_STANDBY_NUM": str(standbys)}
+    with LaunchedCluster(tmp_path, environment=environment) as cluster:
+        cluster.start(f"--standby_num={standbys}")
+        for number in range(standbys):
+            cluster.wait_event(EventKind.NODE_READY, f"standby_{number}")
+        cluster.wait_step(6)
+        launcher = psutil.Process(cluster.processes[LAUNCHER].pid)
+        everybody = [launcher, *launcher.children(recursive=True)]
+        random.Random(f"{face}/{standbys}").shuffle(everybody)
+        for process in everybody:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGTERM)
+        assert cluster.wait_exit(LAUNCHER) == 128 + signal.SIGTERM, cluster.tails()
+        assert_nothing_left(cluster)
+        step = saved_step(cluster)
+        cluster.start(f"--standby_num={standbys}")
         assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
         assert [one.event.step for one in cluster.events(EventKind.PLAN_MADE)] == [0, step]
         assert steps_lost(cluster) == 0

@@ -9,7 +9,7 @@ from recovery.core.handover_messages import DrainCancelled, HandedOver, NotHande
 from recovery.core.ids import NodeId
 from recovery.core.records import EventKind, JobState, NodeState
 from recovery.core.rules import Rules
-from recovery.core.scheduler.drain import named, why_not
+from recovery.core.scheduler.drain import STOP_FOLLOWS_MS, named, why_not
 from recovery.core.scheduler.drain_states import DrainState
 from recovery.core.scheduler.stimuli import DrainAsked
 from recovery.core.scheduler.views import drain_view
@@ -79,14 +79,21 @@ def test_an_answer_about_another_step_or_drain_says_nothing() -> None:
 # --- when it is not begun -------------------------------------------------------------------------------------------------
 
 
-def test_without_a_standby_the_answer_is_no_and_nothing_has_changed() -> None:
+def test_without_a_standby_the_answer_is_no_and_the_step_is_saved() -> None:
     drained = Drained(standbys=0)
     request = drained.depart()
+    for _ in range(2):
+        for worker in drained.workers:
+            drained.answer(worker, 14)
+    for worker in drained.workers:
+        worker.save(15)
+    assert drained.is_in(DrainState.SAVING), "nobody is sent away"
+    drained.desk.at(STOP_FOLLOWS_MS)
     assert drained.one.last(NotHandedOver) == NotHandedOver(request_id=request, reason="no standby is ready")
-    assert not drained.zero.hears(SaveAt)
-    assert EventKind.DRAIN_BEGUN not in drained.desk.kinds()
+    assert drained.zero.hears(DrainCancelled)
     drained.one.send(m.Leave(request_id=drained.one.request(), reason="SIGTERM"))
     assert drained.node("worker_1").state is NodeState.LEFT
+    assert drained.desk.machine.state.checkpoints.committed_step == 15
 
 
 def test_why_a_drain_is_not_begun() -> None:
@@ -138,6 +145,8 @@ def test_whatever_comes_between_gives_it_up_and_lets_everybody_go_on(state: Drai
             drained.zero.die()
         case "standby":
             drained.standbys[0].die()
+            assert drained.is_in(state), "the launcher may be asked to end the job by the same signal"
+            drained.desk.at(STOP_FOLLOWS_MS)
         case "departing":
             drained.one.die()
         case "stopped":
@@ -231,15 +240,16 @@ def test_two_that_depart_together_are_handed_over_at_one_step() -> None:
 
 
 def test_when_more_depart_than_standbys_wait_all_leave_as_they_are() -> None:
-    """As when a launcher ends all of its processes: the second one leaves, which ends the drain of the first."""
     drained = Drained(standbys=1)
     drained.depart(drained.one)
-    drained.depart(drained.zero)
-    assert drained.zero.last(NotHandedOver).reason == "2 ranks need a standby each, and there are 1"
+    drained.desk.at(STOP_FOLLOWS_MS)
     assert drained.is_in(DrainState.ASKING)
-    drained.zero.send(m.Leave(request_id=drained.zero.request(), reason="SIGTERM"))
-    assert drained.one.hears(NotHandedOver)
-    assert drained.outcome() == "worker_0 left: SIGTERM"
+    drained.depart(drained.zero)
+    assert drained.is_in(DrainState.ASKING), "the launcher may be asked to end the job by the same signal"
+    drained.desk.at(2 * STOP_FOLLOWS_MS)
+    for worker in drained.workers:
+        assert worker.last(NotHandedOver).reason == "2 ranks need a standby each, and there are 1"
+    assert drained.outcome() == "2 ranks need a standby each, and there are 1"
 
 
 # --- asked for by a person --------------------------------------------------------------------------------------------------
@@ -279,6 +289,7 @@ def test_a_signal_joins_what_a_person_has_begun() -> None:
     drained.desk.handle(DrainAsked((NodeId("worker_1"),), "", "recovery drain worker_1"))
     request = drained.depart()
     drained.desk.handle(DrainAsked((NodeId("worker_1"),), "", "recovery drain worker_1"))
+    drained.desk.at(STOP_FOLLOWS_MS)
     drained.standbys[0].die()
     assert drained.one.last(NotHandedOver).request_id == request
 

@@ -16,7 +16,7 @@ from recovery.core.handover_messages import (
 from recovery.core.ids import ConnectionId, NodeId, RequestId
 from recovery.core.records import EventKind, JobState
 from recovery.core.rules import Rules
-from recovery.core.scheduler.drain import why_not
+from recovery.core.scheduler.drain import STOP_FOLLOWS_MS, why_not
 from recovery.core.scheduler.drain_states import DrainState
 from recovery.core.scheduler.stimuli import DrainAsked
 from recovery.core.scheduler.views import drain_view
@@ -98,6 +98,56 @@ def test_the_next_start_goes_on_at_the_saved_step() -> None:
         assert isinstance(worker.register(keep_token=False), m.Admitted)
         worker.ready(checkpoint(step, path=f"{worker.node_id}/{step}"))
     assert [worker.last(m.Rollback).step for worker in stopped.workers] == [step, step]
+
+
+@pytest.mark.parametrize("has_saved", [False, True])
+@pytest.mark.parametrize("standbys", [0, 1])
+def test_a_signal_to_all_processes_at_once_is_the_end_of_the_job(standbys: int, has_saved: bool) -> None:
+    """The workers' requests come first, and a standby leaves; the launcher's has all stop once more, with its own time."""
+    stopped = Stopped(standbys=standbys)
+    for standby in stopped.standbys:
+        standby.send(m.Leave(request_id=standby.request(), reason="SIGTERM"))
+    requests = [stopped.depart(worker) for worker in stopped.workers]
+    assert stopped.asked(stopped.zero).wait_ms == RULES.drain_timeout_ms
+    if has_saved:
+        step = stopped.until(DrainState.SAVING)
+        for worker in stopped.workers:
+            worker.save(step)
+    for worker in stopped.workers:
+        assert not worker.hears(NotHandedOver)
+    launcher = stopped.stop()
+    assert [stopped.asked(worker).wait_ms for worker in stopped.workers] == [GRACE_MS, GRACE_MS]
+    stopped.desk.at(STOP_FOLLOWS_MS)
+    for _ in range(2):
+        for worker in stopped.workers:
+            stopped.answer(worker, 17)
+    for worker in stopped.workers:
+        worker.save(18)
+    assert stopped.heard(launcher) == [said(18)]
+    for worker, request in zip(stopped.workers, requests, strict=True):
+        assert worker.last(NotHandedOver).request_id == request
+        assert not worker.hears(DrainCancelled), "it leaves at that step"
+    ended = [one.reason for one in stopped.desk.events if one.kind is EventKind.DRAIN_ENDED]
+    assert ended == ["the whole job is to end", "saved at step 18, where the job ends"]
+
+
+def test_a_job_that_cannot_be_saved_lets_those_go_that_had_asked_before() -> None:
+    stopped = Stopped()
+    request = stopped.depart(stopped.one)
+    stopped.zero.die()
+    assert stopped.one.last(NotHandedOver).request_id == request
+    launcher = stopped.stop()
+    assert "worker_0 is suspect" in stopped.heard(launcher)[0].obstacle  # type: ignore[union-attr]  # JobSaved has one
+
+
+def test_who_is_ended_behind_a_save_that_came_to_nothing_leaves_at_once() -> None:
+    stopped = Stopped()
+    stopped.stop()
+    stopped.desk.at(GRACE_MS)
+    assert stopped.is_in(DrainState.ENDED)
+    stopped.depart(stopped.one)
+    assert stopped.one.last(NotHandedOver).reason == "no standby is ready"
+    assert stopped.desk.kinds().count(EventKind.DRAIN_BEGUN) == 1
 
 
 def test_the_requests_of_all_launchers_are_one() -> None:

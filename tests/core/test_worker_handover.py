@@ -103,6 +103,17 @@ def test_it_leaves_when_nobody_begins_and_later_when_nobody_ends() -> None:
     assert driven.fire(WorkerTimer.DEPART, at=7_000) == []
 
 
+def test_it_waits_as_long_as_the_end_of_the_job_may_take() -> None:
+    """The launcher was asked by the same signal, a moment later."""
+    driven = DrivenWorker(drain_timeout_ms=5_000).training()
+    driven.handle(ASKED, at=1_000)
+    driven.receive(SaveAt(drain=1, generation=ONE, step=7, wait_ms=5_000), at=1_100)
+    driven.receive(SaveAt(drain=1, generation=ONE, step=7, wait_ms=25_000), at=1_200)
+    assert we.SetTimer(WorkerTimer.DEPART, 26_200 + ANSWER_MS) in driven.effects
+    driven.fire(WorkerTimer.DEPART, at=26_200 + ANSWER_MS)
+    assert _leaves(driven)
+
+
 def test_a_lost_connection_ends_what_was_asked() -> None:
     driven = DrivenWorker().training()
     driven.handle(ASKED)

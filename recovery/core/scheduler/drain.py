@@ -7,7 +7,8 @@ after any departure: their slots are offered to standbys, and the plan goes to t
 Whatever goes wrong before that ends the drain, and training goes on as without it. `advance` looks after each stimulus whether it can go on.
 
 A launcher that is asked to end the job begins one that nobody departs in: all wait at the step until their processes are ended, and the
-next start goes on there. Another launcher's request, or the SIGTERM of a worker, joins it.
+next start goes on there. Another launcher's request, or the SIGTERM of a worker, joins it. Where a system sends its signal to all processes
+at once, the workers' requests may be here first: for a moment, in which all stop and save, no standby is missed.
 """
 
 from __future__ import annotations
@@ -32,27 +33,33 @@ from recovery.core.scheduler.effects import KeepConnection, SchedulerEffect, Sen
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
 from recovery.core.scheduler.stimuli import DrainAsked
-from recovery.core.scheduler.timers import DrainTimer
+from recovery.core.scheduler.timers import DrainTimer, StandbysTimer
 
 _NOT_SAVED = "not saved for the end of the job: "
+STOP_FOLLOWS_MS = 300
+"""How long a worker that is asked to end is not sent away for want of a standby: the launcher may have been asked by the same signal. Below
+`ANSWER_MS` of core/worker/handover.py."""
 
 
 def on_depart(state: SchedulerState, node: Node, depart: Depart, now_ms: int) -> list[SchedulerEffect]:
     """A process was asked to end (SIGTERM), and asks for its rank to be handed over first."""
     assert node.connection is not None, "it just spoke"
     node_id = node.record.node_id
-    obstacle = why_not(state, (node_id,), "")
+    last = state.drain
+    # Whose launcher has asked already, and could not wait for a save, is not one of many that have all been asked just now.
+    is_ending = last is not None and last.ends_job and last.generation == state.job.generation
+    obstacle = why_not(state, (node_id,), "", needs_standbys=is_ending)
     if obstacle:
         return [Send(node.connection, NotHandedOver(request_id=depart.request_id, reason=obstacle))]
     effects = _begin_or_join(state, DrainAsked((node_id,), "", f"{node_id}: {depart.reason}"), now_ms)
-    assert state.drain is not None, "it was begun"
-    state.drain.departing[node_id] = depart.request_id
+    drain = state.drain
+    assert drain is not None, "it was begun"
+    drain.departing[node_id] = depart.request_id
     if not effects:
         # It joins one that is under way: the step that it was asked for shows that its wish has come, too.
-        drain = state.drain
-        ask = _question(drain)
-        effects = [Persist((), (Answer(node.connection, ask),))]
-    return effects
+        effects = [Persist((), (Answer(node.connection, _question(drain)),))]
+    drain.standbys_due_ms = min(now_ms + STOP_FOLLOWS_MS, drain.until_ms)
+    return [*effects, SetTimer(StandbysTimer(), drain.standbys_due_ms)]
 
 
 def on_drain_asked(state: SchedulerState, asked: DrainAsked, now_ms: int) -> list[SchedulerEffect]:
@@ -71,18 +78,23 @@ def on_stop_job(
         obstacle = f"a rank is being handed over at step {drain.step}"
         said = JobSaved(request_id=request, step=state.checkpoints.durable_step, obstacle=obstacle)
         return [Persist((), (Answer(connection, said),))]
-    if drain is not None and drain.is_open:
+    if drain is not None and drain.is_open and drain.ends_job:
         # Said again, it only keeps its connection.
-        drain.ends_job, drain.stops[connection] = True, request
+        drain.stops[connection] = request
         return [KeepConnection(connection)]
     if drain is not None and (request in drain.stops.values() or _still_waits(state, drain, now_ms)):
         return [Persist((), (Answer(connection, _job_saved(state, drain, request)),))]
     obstacle = _why_not_saved(state)
+    effects: list[SchedulerEffect] = []
+    departing: dict[NodeId, RequestId | None] = {}
+    if drain is not None and drain.is_open:
+        # Its workers were asked by the same signal, or a person wants less: all stop once more, and have the launcher's time.
+        effects, departing = _end(state, drain, DrainFact.GIVEN_UP, "the whole job is to end"), drain.departing
     drain = _new(state, f"the launcher at {peer}: {stop.reason}", stop.within_ms, now_ms)
-    drain.ends_job, drain.stops[connection] = True, request
+    drain.ends_job, drain.stops[connection], drain.departing = True, request, departing
     if obstacle:
-        return _end(state, drain, DrainFact.GIVEN_UP, obstacle)
-    return [KeepConnection(connection), *_begin(state, drain)]
+        return [*effects, *_give_up(state, drain, obstacle)]
+    return [KeepConnection(connection), *effects, *_begin(state, drain)]
 
 
 def _still_waits(state: SchedulerState, drain: Drain, now_ms: int) -> bool:
@@ -109,7 +121,14 @@ def named(state: SchedulerState, target: str) -> tuple[tuple[NodeId, ...], str]:
     return (of_host, target) if node is None else ((node.record.node_id,), "")
 
 
-def why_not(state: SchedulerState, asked: tuple[NodeId, ...], host: str, *, ends_job: bool = False) -> str:
+def why_not(
+    state: SchedulerState,
+    asked: tuple[NodeId, ...],
+    host: str,
+    *,
+    ends_job: bool = False,
+    needs_standbys: bool = True,
+) -> str:
     """Why the ranks of these nodes cannot be handed over now; empty: they can.
 
     Args:
@@ -117,6 +136,7 @@ def why_not(state: SchedulerState, asked: tuple[NodeId, ...], host: str, *, ends
         asked: the nodes.
         host: all of which they leave; empty: they are single nodes.
         ends_job: nobody is to take them.
+        needs_standbys: they are to be here already.
     """
     if not state.rules.recovery_enabled:
         return "MS_ENABLE_RECOVERY=1 is not set"
@@ -132,18 +152,22 @@ def why_not(state: SchedulerState, asked: tuple[NodeId, ...], host: str, *, ends
     departing = {*asked, *(drain.departing if drain is not None else ())}
     ends_job = ends_job or (drain is not None and drain.ends_job)
     hosts = {host, *(drain.left_hosts if drain is not None else ())}
-    return _obstacle(state, departing, hosts, ends_job=ends_job)
+    obstacle = _not_here(state)
+    return obstacle if obstacle or ends_job or not needs_standbys else _missing(state, departing, hosts)
 
 
-def _obstacle(state: SchedulerState, departing: set[NodeId], left_hosts: set[str], *, ends_job: bool) -> str:
-    """What keeps a running job from handing these over, or from its end at a step that is saved first; empty: nothing."""
+def _not_here(state: SchedulerState) -> str:
+    """What keeps the ranks of a running job from all stopping at a step; empty: nothing."""
     for node in state.workers:
         if node.record.state is not NodeState.LIVE:
             return f"{node.record.node_id} is {node.record.state.value} ({node.record.reason})"
         if node.done:
             return f"{node.record.node_id} has trained to the end"
-    if ends_job:
-        return ""
+    return ""
+
+
+def _missing(state: SchedulerState, departing: set[NodeId], left_hosts: set[str]) -> str:
+    """Which standbys are not here that these need; empty: none."""
     ready = sum(
         node.is_standby and node.record.state is NodeState.LIVE
         for node in state.nodes.values()
@@ -189,8 +213,11 @@ def _ask(state: SchedulerState, drain: Drain, step: int) -> list[SchedulerEffect
     ask = _question(drain)
     drain.connections = {node.record.node_id: node.connection for node in state.workers}
     # In the order of what is written: behind the plan of this generation, which a rank must know first.
-    asked = [Answer(node.connection, ask) for node in state.workers if node.connection is not None]
-    return [Persist((), tuple(asked))]
+    return [Persist((), _answers(state, ask))]
+
+
+def _answers(state: SchedulerState, message: SaveAt | DrainCancelled) -> tuple[Answer, ...]:
+    return tuple(Answer(node.connection, message) for node in state.workers if node.connection is not None)
 
 
 def _question(drain: Drain) -> SaveAt:
@@ -233,15 +260,14 @@ def advance(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
         return _follow_hand_over(state, drain)
     if state.job.state is not JobState.RUNNING or state.job.generation != drain.generation:
         return _give_up(state, drain, state.job.reason)
-    obstacle = _obstacle(
-        state, set(drain.departing), drain.left_hosts, ends_job=drain.ends_job
-    ) or _came_back(state, drain)
-    if obstacle:
-        return _give_up(state, drain, obstacle)
+    missing = "" if drain.ends_job else _missing(state, set(drain.departing), drain.left_hosts)
+    obstacle = _not_here(state) or _came_back(state, drain)
+    if obstacle or (missing and now_ms >= drain.standbys_due_ms):
+        return _give_up(state, drain, obstacle or missing)
     if now_ms >= drain.until_ms:
         # This process was paused: a rank that waited at the step has let go by itself, and trains on.
         return on_due(state)
-    if drain.state is DrainState.SAVING and state.checkpoints.durable_step >= drain.step:
+    if drain.state is DrainState.SAVING and state.checkpoints.durable_step >= drain.step and not missing:
         return _wait_for_the_end(state, drain) if drain.ends_job else _hand_over(state, drain, now_ms)
     return []
 
@@ -272,13 +298,8 @@ def on_due(state: SchedulerState) -> list[SchedulerEffect]:
 def _give_up(state: SchedulerState, drain: Drain, reason: str) -> list[SchedulerEffect]:
     """Everything goes on as without it: a rank that waits at a step trains on, one that asked leaves as it is."""
     # Behind the step that was asked for, which it takes back.
-    answers = [
-        Answer(node.connection, DrainCancelled(drain=drain.number))
-        for node in state.workers
-        if node.connection is not None
-    ]
-    answers += _not_handed_over(state, drain, reason)
-    return [Persist((), tuple(answers)), *_end(state, drain, DrainFact.GIVEN_UP, reason)]
+    answers = (*_answers(state, DrainCancelled(drain=drain.number)), *_not_handed_over(state, drain, reason))
+    return [Persist((), answers), *_end(state, drain, DrainFact.GIVEN_UP, reason)]
 
 
 def _not_handed_over(state: SchedulerState, drain: Drain, reason: str) -> list[Answer]:

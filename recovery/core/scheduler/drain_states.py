@@ -92,6 +92,8 @@ class Drain:
         """Of the launchers that wait for its end: where, and what they asked."""
         self.wait_ms = self.until_ms = 0
         """How long it may take, and when it has had its time, on the monotonic clock. A rank that waits at the step waits a little longer."""
+        self.standbys_due_ms = 0
+        """Until then nobody is missed who would take a rank: the process that asked may be one of all that were."""
         self.step = 0
         """At which all are asked to stop; 0: none is chosen yet."""
         self.margin = 1

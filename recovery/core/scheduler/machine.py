@@ -59,6 +59,7 @@ from recovery.core.scheduler.timers import (
     RebuildTimer,
     SchedulerTimer,
     ShutdownTimer,
+    StandbysTimer,
     TopologyTimer,
     WaitingTimer,
     WindowsTimer,
@@ -171,6 +172,9 @@ class SchedulerMachine:
                 return registration.look_again(state, now_ms)
             case RebuildTimer():
                 lost_scheduler_store.on_asked(state, now_ms)
+                return []
+            case StandbysTimer():
+                # `drain.advance` looks behind every stimulus.
                 return []
             case OfferTimer():
                 return takeover.on_offer_due(state, timer.slot, now_ms)

@@ -43,6 +43,10 @@ class DrainTimer(msgspec.Struct, frozen=True, tag="drain"):
     """The planned departure that is under way has had its time."""
 
 
+class StandbysTimer(msgspec.Struct, frozen=True, tag="standbys"):
+    """By then a standby must be ready for each rank whose process was asked to end."""
+
+
 class RebuildTimer(msgspec.Struct, frozen=True, tag="rebuild"):
     """While a lost store is built again: a node that knows more of a rank had its time to come."""
 
@@ -59,6 +63,7 @@ SchedulerTimer = Union[
     OfferTimer,
     ShutdownTimer,
     DrainTimer,
+    StandbysTimer,
     WaitingTimer,
     RebuildTimer,
 ]

@@ -129,10 +129,13 @@ class Handover:
         # Asked again, it has joined: a rank that waits at the step already stays there.
         effects: list[WorkerEffect] = [] if stop == self._stop else [stop]
         self._drain, self._stop = at.drain, stop
-        if stop in effects:
+        wait_ms = at.wait_ms or self._rules.drain_timeout_ms
+        if effects or wait_ms > self._wait_ms:
             # The scheduler ends it sooner, and its word has time to come, unless it hangs: training must not wait for it.
-            self._wait_ms = at.wait_ms or self._rules.drain_timeout_ms
-            self._let_go_ms = now_ms + self._wait_ms + ANSWER_MS
+            self._wait_ms, self._let_go_ms = wait_ms, now_ms + wait_ms + ANSWER_MS
+        if wait_ms > self._rules.drain_timeout_ms:
+            # The job is to end, not this process alone, and whoever ends it says how long that may take.
+            self._give_up_ms = self._let_go_ms
         until_ms = self._let_go_ms if self._asked is None else self._give_up_ms
         return [*effects, SetTimer(WorkerTimer.DEPART, until_ms)]
 
