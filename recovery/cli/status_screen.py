@@ -55,7 +55,7 @@ def screen(found: dict[str, Any]) -> Group:
             "checkpoint",
             f"step {found['committed_step']}" if found["committed_step"] else "none is common yet",
         ),
-        *([("not saved", _not_saved(found["not_saved"]))] if found["not_saved"] else []),
+        *([("failed", failed)] if (failed := _failed_work(found)) else []),
     ]
     lines: list[Any] = [Text.assemble((f"{name:<12}", "bold"), text_of(value)) for name, value in facts]
     if found["ranks"]:
@@ -72,8 +72,21 @@ def screen(found: dict[str, Any]) -> Group:
     return Group(*lines)
 
 
-def _not_saved(count: int) -> str:
-    return f"{count} saves failed in this run (recovery events: checkpoint_not_saved)"
+_FAILED_WORK = (
+    ("not_copied", "copy", "copies"),
+    ("not_uploaded", "upload", "uploads"),
+    ("not_saved", "save", "saves"),
+)
+"""Where each is counted, and what one and several are called."""
+
+
+def _failed_work(found: dict[str, Any]) -> str:
+    """What failed beside training in this run, and the newest of it; empty: nothing. A scheduler of an earlier release does not count all."""
+    counted = [(found[key] or 0, one, several) for key, one, several in _FAILED_WORK]
+    said = ", ".join(
+        f"{count} {one if count == 1 else several} failed" for count, one, several in counted if count
+    )
+    return f"{said}; the last: {found['last_failed']}" if said and found["last_failed"] else said
 
 
 def _warming_up(names: list[str]) -> str:

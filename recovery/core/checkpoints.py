@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from recovery.core.copy_index import CopyIndex
 from recovery.core.copy_records import CopyRecord
+from recovery.core.failed_work import FailedWork
 from recovery.core.held import HeldCheckpoint, Skipped
 from recovery.core.ids import Generation, Rank
 from recovery.core.policy import rollback
@@ -42,8 +43,8 @@ class CheckpointIndex:
         """The newest step that all ranks hold, on whatever it lies."""
         self.durable_step = 0
         """The newest one of which all ranks' files lie on disks: what is kept for it outlasts any host."""
-        self.not_saved = 0
-        """Saves that failed, by what the ranks have reported to this scheduler and to those before it."""
+        self.failed_work = FailedWork()
+        """What failed beside training, by what the nodes have reported to this scheduler and to those before it."""
         self._ever_committed = False
         """Did any step of this run ever lie on all ranks' disks? Until then a return to step 0 loses nothing that was promised."""
 

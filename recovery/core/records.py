@@ -110,6 +110,8 @@ class EventKind(str, Enum):
     """Every rank holds `step`, and it is committed nowhere: `reason` says at which different places of the data they stand."""
     CHECKPOINT_NOT_SAVED = "checkpoint_not_saved"
     """A rank could not save `step`; `reason` says why. Training goes on, older checkpoints stay; `details` is `in memory` where it was to lie there."""
+    UPLOAD_FAILED = "upload_failed"
+    """A rank could not send its checkpoint of `step` to object storage; `reason` says why. Told once a step: it is tried again until a newer one takes its place."""
     CHECKPOINT_INVALID = "checkpoint_invalid"
     """A file failed its digest; `details` names it. It is kept, the plan goes back further."""
     CHECKPOINT_PASSED_OVER = "checkpoint_passed_over"

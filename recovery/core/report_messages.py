@@ -26,10 +26,12 @@ class CheckpointInvalid(msgspec.Struct, frozen=True, kw_only=True, tag="checkpoi
 
 
 class NotSaved(msgspec.Struct, frozen=True, kw_only=True, tag="not_saved"):
-    """A checkpoint of this rank was not saved. Training goes on, and older ones stay."""
+    """A checkpoint of this rank was not saved, or not sent to object storage. Training goes on, and older ones stay."""
 
     request_id: RequestName
     step: Count
     reason: ShortText
     in_memory: bool = False
     """It was to lie in memory: those on disks are not affected."""
+    uploading: bool = False
+    """It is saved: what failed is its upload. A release before this one takes it for a save that failed."""

@@ -39,6 +39,7 @@ class Uploads:
         store: Callable[[], ObjectStore],
         *,
         pin: Callable[[tuple[int, ...]], None] = lambda steps: None,
+        failed: Callable[[int, str], None] = lambda step, reason: None,
         again_s: float = _AGAIN_S,
     ) -> None:
         """Prepare; nothing runs yet.
@@ -47,9 +48,10 @@ class Uploads:
             store: makes the way to the storage, in the thread. May raise a CheckpointError.
             pin: takes the steps that stay on this rank's disk: the newest that the storage is known to have committed, and the one whose
                 turn it is. A rank that has lost its disk comes back with the former, and the others must hold it then.
+            failed: takes the step of an upload that failed, and why: once a step, however often it is tried. From any thread.
             again_s: how soon it looks again where another rank is behind, or the storage has failed.
         """
-        self._pin = pin
+        self._pin, self._failed = pin, failed
         self._make_store, self._again_s = store, again_s
         self._store: ObjectStore | None = None
         self._changed = threading.Condition()
@@ -67,6 +69,8 @@ class Uploads:
         """What failed, as it was logged: logged again when it changes."""
         self._failed_since = ""
         """What failed since the turn began."""
+        self._sending = self._told = 0
+        """The step that is being sent, and the one of which it was told that it failed; 0: of none."""
 
     def know(self, step: int, path: Path) -> None:
         """This rank holds a checkpoint, committed or not."""
@@ -101,6 +105,7 @@ class Uploads:
             _logger.warning(
                 "event=upload_failed no thread can be started now; the next commit tries again: %s", error
             )
+            self._failed(self._waiting[-1], str(error))
             return False
         self._thread = thread
         return True
@@ -135,6 +140,10 @@ class Uploads:
 
     def _try(self, newest: Path) -> bool:
         """Do what can be done now; whether nothing is left to do for this checkpoint."""
+        with self._changed:
+            self._sending = next(
+                (step for step, path in self._known.items() if path == newest), self._sending
+            )
         try:
             done = self._advance(newest)
         except CheckpointError as error:
@@ -145,7 +154,7 @@ class Uploads:
             _logger.exception("event=upload_failed path=%s", newest)
             self._say(f"{type(error).__name__}: {error}")
             return False
-        self._trouble = ""
+        self._trouble, self._told = "", 0
         return done
 
     def _advance(self, newest: Path) -> bool:
@@ -157,6 +166,9 @@ class Uploads:
                 "event=upload_left_out path=%s layout=%s it cannot be loaded without other ranks' files",
                 newest,
                 manifest.layout.value,
+            )
+            self._failed(
+                manifest.step, f"layout {manifest.layout.value} cannot be loaded without other ranks' files"
             )
             return True
         store = self._store = self._store or self._checked(self._make_store())
@@ -200,6 +212,7 @@ class Uploads:
 
     def _send(self, store: ObjectStore, turns: UploadOrder, at: commits.At) -> bool:
         """Send this rank's part of a step; whether the turn is over."""
+        self._sending = at.step
         with self._changed:
             path = self._known.get(at.step)
         manifest = self._intact(path) if path is not None else None
@@ -238,6 +251,7 @@ class Uploads:
             return check(path)
         except (CheckpointError, OSError) as error:
             _logger.warning("event=upload_left_out path=%s reason=%r", path, str(error))
+            self._failed(self._sending, str(error))
             return None
 
     def _say(self, reason: str) -> None:
@@ -245,6 +259,9 @@ class Uploads:
         if reason != self._trouble:
             self._trouble = reason
             _logger.warning("event=upload_failed training goes on: %s", reason)
+        if self._sending != self._told:
+            self._told = self._sending
+            self._failed(self._sending, reason)
         # A caller that waits for it finds the reason in the log.
         with self._changed:
             self._failures += 1

@@ -155,6 +155,7 @@ NO_CHANGE = frozenset(
         EventKind.CHECKPOINT_COPIED,
         EventKind.CHECKPOINT_FETCHED,
         EventKind.COPY_FAILED,
+        EventKind.UPLOAD_FAILED,
         EventKind.COPIES_LIMITED,
         EventKind.JOB_FINISHED,
         EventKind.JOB_FAILED,

@@ -6,6 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
+from recovery.core.failed_work import FailedWork
 from recovery.core.messages import Role
 from recovery.core.records import CheckpointState, NodeState
 from recovery.report.rank_progress import (
@@ -18,7 +21,7 @@ from recovery.report.rank_progress import (
 )
 from recovery.report.stored import SlotState, Stored, newest_events, slot_state
 from recovery.report.tables import EVENTS, NODES, RANKS, STEPS
-from recovery.store.reader import StoredEvent, read_not_saved
+from recovery.store.reader import StoredEvent, read_failed_work
 
 LAST_EVENTS = 8
 """A screen holds them beside the rest."""
@@ -53,7 +56,7 @@ def status(stored: Stored) -> dict[str, Any]:
         "newest_step": newest,
         "committed_step": committed,
         "steps_since_checkpoint": max(0, newest - committed),
-        "not_saved": read_not_saved(stored.path, job.run),
+        **msgspec.structs.asdict(read_failed_work(stored.path, job.run)),
         "lost": processes.rows(
             tuple(node for node in stored.lost if stored.slot_state(node) is SlotState.RANK)
         ),
@@ -93,7 +96,7 @@ def status_of_view(view: dict[str, Any], last: Sequence[StoredEvent], *, place: 
         "newest_step": newest,
         "committed_step": view["committed_step"],
         "steps_since_checkpoint": newest - view["committed_step"],
-        "not_saved": view.get("not_saved"),
+        **{field: view.get(field) for field in FailedWork.__struct_fields__},
         "lost": [
             row
             for row in rows

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from recovery.config import Settings
+from recovery.core.failed_work import FailedWork
 from recovery.core.records import EventRecord, JobRecord, NodeRecord
 from recovery.core.scheduler.job_states import new_job, next_incarnation
 from recovery.core.scheduler.machine import SchedulerMachine
@@ -19,7 +20,7 @@ from recovery.errors import RecoveryError, RegistrationError, StoreLostError
 from recovery.scheduler import store_rebuild
 from recovery.store.archive import archived_jobs
 from recovery.store.contents import SchedulerRecords
-from recovery.store.reader import read_not_saved
+from recovery.store.reader import read_failed_work
 from recovery.store.repository import SchedulerStore
 
 _logger = logging.getLogger("recovery.scheduler")
@@ -103,7 +104,7 @@ def load_machine(store: SchedulerStore | None, settings: Settings) -> SchedulerM
             state.copies,
             live_sources=state.live_sources,
         )
-        machine.state.checkpoints.not_saved = _not_saved(settings, state.job)
+        machine.state.checkpoints.failed_work = _failed_work(settings, state.job)
     if settings.recovery_path is not None:
         machine.state.archived_jobs, unreadable = archived_jobs(settings.recovery_path)
         for line in unreadable:
@@ -111,14 +112,16 @@ def load_machine(store: SchedulerStore | None, settings: Settings) -> SchedulerM
     return machine
 
 
-def _not_saved(settings: Settings, job: JobRecord) -> int:
-    """How many saves of the run have failed so far. It is for people: what is damaged in the event log keeps no scheduler from its start."""
+def _failed_work(settings: Settings, job: JobRecord) -> FailedWork:
+    """What has failed beside training in the run so far. It is for people: what is damaged in the event log keeps no scheduler from its start."""
     assert settings.recovery_path is not None, "the state came from there"
     try:
-        return read_not_saved(settings.recovery_path, job.run)
+        return read_failed_work(settings.recovery_path, job.run)
     except RecoveryError as error:
-        _logger.warning("event=store_failed failed saves are counted from now on: %s", error)
-        return 0
+        _logger.warning(
+            "event=store_failed failed saves, copies and uploads are counted from now on: %s", error
+        )
+        return FailedWork()
 
 
 def _as_of_now(nodes: tuple[NodeRecord, ...], away_ms: int | None) -> tuple[NodeRecord, ...]:

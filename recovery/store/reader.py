@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import msgspec
-from sqlalchemy import Connection, Select, func, select
+from sqlalchemy import Connection, Select, and_, func, select
 
+from recovery.core.failed_work import KINDS, FailedWork, sentence_of
 from recovery.core.ids import NodeId, RunId
 from recovery.core.message_fields import NODE_ID_PATTERN
 from recovery.core.records import (
@@ -32,7 +33,7 @@ from recovery.store.stored_records import (
     scheduler_records,
     worker_records,
 )
-from recovery.store.thinning import not_saved_before
+from recovery.store.thinning import IS_FAILED_WORK, failed_before
 
 RecordType = TypeVar("RecordType", bound=msgspec.Struct)
 
@@ -213,15 +214,21 @@ def read_not_ready(recovery_path: Path) -> frozenset[NodeId]:
     )
 
 
-def read_not_saved(recovery_path: Path, run: RunId) -> int:
-    """Count the saves of a run that failed, by the event log and what was counted of it before it was thinned. Errors as of `read_scheduler`."""
-    failed = EVENTS.c.kind == EventKind.CHECKPOINT_NOT_SAVED.value
-    wanted = select(func.count()).select_from(EVENTS).where(failed, EVENTS.c.run == run)
-
+def read_failed_work(recovery_path: Path, run: RunId) -> FailedWork:
+    """Count what failed beside training, by the event log and what was counted of it before it was thinned. Errors as of `read_scheduler`."""
     path = scheduler_path(recovery_path)
+    of_run = and_(IS_FAILED_WORK, EVENTS.c.run == run)
+    by_kind = select(EVENTS.c.kind, func.count().label("events")).where(of_run).group_by(EVENTS.c.kind)
+    newest = select(EVENTS).where(of_run).order_by(EVENTS.c.sequence.desc()).limit(1)
 
-    def count(connection: Connection) -> int:
-        return not_saved_before(connection, run, path) + int(connection.execute(wanted).scalar_one())
+    def count(connection: Connection) -> FailedWork:
+        found: dict[str, int] = {row.kind: row.events for row in connection.execute(by_kind)}
+        counts = {
+            field: found.get(kind.value, 0) + failed_before(connection, run, kind, path)
+            for kind, field in KINDS.items()
+        }
+        last = [sentence_of(record_of(EventRecord, row, path)) for row in connection.execute(newest)]
+        return FailedWork(**counts, last_failed="".join(last))
 
     return snapshot.read_snapshot(path, count, accept_without_wal=True)
 

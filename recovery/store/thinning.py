@@ -29,6 +29,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.sqlite import insert
 
 from recovery.core.copy_records import CopyRecord, CopyState
+from recovery.core.failed_work import FROM_ANOTHER, KINDS
 from recovery.core.ids import RunId
 from recovery.core.policy.history import KEPT, OF_SAVES, History, piece, slack, thinned
 from recovery.core.records import (
@@ -161,7 +162,7 @@ class HistoryThinner:
         goes = select(_rowid).select_from(table).where(which, _rowid < oldest_kept)
         goes = goes.order_by(_rowid).limit(piece(kind))
         if kind is History.SAVES:
-            self._count_not_saved(connection, goes)
+            self._count_failed_work(connection, goes)
         return connection.execute(delete(table).where(_rowid.in_(goes))).rowcount
 
     def _not_the_newest(self, connection: Connection) -> Iterable[ColumnElement[bool]]:
@@ -170,29 +171,36 @@ class HistoryThinner:
         if newest is not None:
             yield not_(and_(CHECKPOINTS.c.run == newest.run, CHECKPOINTS.c.step == newest.step))
 
-    def _count_not_saved(self, connection: Connection, goes: Select[Any]) -> None:
-        """How many saves have failed is told for the whole of a run."""
+    def _count_failed_work(self, connection: Connection, goes: Select[Any]) -> None:
+        """How many saves, copies and uploads have failed is told for the whole of a run."""
         failed = (
-            select(EVENTS.c.run, func.count())
-            .where(_rowid.in_(goes), EVENTS.c.kind == EventKind.CHECKPOINT_NOT_SAVED.value)
-            .group_by(EVENTS.c.run)
+            select(EVENTS.c.run, EVENTS.c.kind, func.count())
+            .where(_rowid.in_(goes), IS_FAILED_WORK)
+            .group_by(EVENTS.c.run, EVENTS.c.kind)
         )
-        for run, count in connection.execute(failed).all():
-            value = str(not_saved_before(connection, run, self._path) + count)
-            row = insert(META).values(name=_not_saved(run), value=value)
+        for run, kind, count in connection.execute(failed).all():
+            value = str(failed_before(connection, run, EventKind(kind), self._path) + count)
+            row = insert(META).values(name=_thinned(run, EventKind(kind)), value=value)
             connection.execute(row.on_conflict_do_update(index_elements=[META.c.name], set_={"value": value}))
 
 
-def not_saved_before(connection: Connection, run: RunId, path: Path) -> int:
-    """How many events of a run that say that a save failed were deleted, in the transaction of `connection`."""
-    found = meta_text(connection, _not_saved(run), path) or "0"
+IS_FAILED_WORK = and_(
+    EVENTS.c.kind.in_([kind.value for kind in KINDS]), not_(EVENTS.c.details.endswith(FROM_ANOTHER))
+)
+"""The events that `FailedWork` counts."""
+
+
+def failed_before(connection: Connection, run: RunId, kind: EventKind, path: Path) -> int:
+    """How many events of a run that say that a save, a copy or an upload failed were deleted, in the transaction of `connection`."""
+    found = meta_text(connection, _thinned(run, kind), path) or "0"
     if found.isascii() and found.isdigit():
         return int(found)
-    raise StoreError("STORE_CORRUPT", path=str(path), reason="it does not say how many saves have failed")
+    reason = "it does not say how many saves, copies and uploads have failed"
+    raise StoreError("STORE_CORRUPT", path=str(path), reason=reason)
 
 
-def _not_saved(run: RunId) -> str:
-    return f"not_saved_thinned:{run}"
+def _thinned(run: RunId, kind: EventKind) -> str:
+    return f"{KINDS[kind]}_thinned:{run}"
 
 
 def _table(kind: History) -> Table:

@@ -44,6 +44,7 @@ class ObjectStorage:
         copies: Copies | None,
         still_owns_rank: Callable[[], bool],
         pin: Callable[[tuple[int, ...]], None],
+        failed: Callable[[int, str], None],
     ) -> None:
         """Prepare; nothing is asked of the storage.
 
@@ -52,10 +53,11 @@ class ObjectStorage:
             copies: says where what is brought back lies; None: recovery is off.
             still_owns_rank: asked before a name is given.
             pin: takes the steps that stay on the disk for the sake of what is in the storage. From any thread.
+            failed: takes the step of an upload that failed, and why. From any thread.
         """
         self._pin = pin
         self._url, self._copies, self._still_owns_rank = url, copies, still_owns_rank
-        self._uploads = Uploads(lambda: opened(url), pin=pin)
+        self._uploads = Uploads(lambda: opened(url), pin=pin, failed=failed)
         self._asked: set[tuple[str, RunId, Rank]] = set()
 
     @property

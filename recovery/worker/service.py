@@ -113,14 +113,18 @@ class WorkerService:
             host=lambda: host_of(settings),
             still_owns_rank=self.training_control.still_owns_rank,
         )
-        control = self.training_control
-        self._object_storage = ObjectStorage(
-            settings.checkpoint_store, copies, control.still_owns_rank, control.spare_stored
-        )
+        self._object_storage = self._storage(settings.checkpoint_store, copies)
         self._client: Client
         self._executor: Executor
         self._loop: asyncio.AbstractEventLoop
         self._up = threading.Event()
+
+    def _storage(self, url: str, copies: Copies | None) -> ObjectStorage:
+        control = self.training_control
+        return ObjectStorage(url, copies, control.still_owns_rank, control.spare_stored, self._not_uploaded)
+
+    def _not_uploaded(self, step: int, reason: str) -> None:
+        self.post(s.SaveFailed(self.new_request(), step, reason, uploading=True))
 
     def _copies(self, settings: Settings) -> Copies | None:
         copies = self.local_store.copies

@@ -8,6 +8,7 @@ import pytest
 from recovery.core import messages as m
 from recovery.core.copy_messages import CopiesKept, CopyReport
 from recovery.core.copy_records import CopyState
+from recovery.core.failed_work import FailedWork
 from recovery.core.records import CheckpointRecord, CheckpointState, EventKind, JobRecord
 from recovery.core.rules import Rules
 from recovery.core.scheduler.checkpoints.copying import ORDERS_MAX
@@ -222,6 +223,8 @@ def test_a_copy_that_is_given_up_is_an_event_and_the_next_step_is_copied() -> No
         "worker_1: it is cut",
         "rank 1",
     )
+    failed_work = desk.machine.state.checkpoints.failed_work
+    assert failed_work == FailedWork(not_copied=1, last_failed="worker_0, step 10: worker_1: it is cut")
     all_copied(desk, workers, 20)
     assert desk.kinds().count(EventKind.CHECKPOINT_COPIED) == 1
 

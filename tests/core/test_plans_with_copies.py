@@ -158,6 +158,7 @@ def test_a_failure_of_a_plan_that_is_over_or_that_came_all_the_same_ends_nothing
     assert job(desk).state is JobState.RUNNING
     event = next(one for one in desk.events if one.kind is EventKind.COPY_FAILED)
     assert event.details == "rank 1, which came from another node"
+    assert desk.machine.state.checkpoints.failed_work.not_copied == 2, "it came all the same the first time"
 
 
 def test_a_damaged_file_of_its_own_is_replaced_by_a_copy() -> None:

@@ -183,7 +183,7 @@ ANSWERS: dict[str, tuple[str, str]] = {
         "`received`; then `committed` to every node, if it was the last rank of that step",
     ),
     "not_saved": (
-        "a rank whose save failed, in any state of the job",
+        "a rank whose save failed, or the upload of one, in any state of the job",
         "`received`",
     ),
     "checkpoint_invalid": (

@@ -102,12 +102,16 @@ def test_storage_that_fails_is_tried_again(
 
     commits.upload(here, saved(tmp_path, 0, 5))
     assert UploadOrder(here, "job-a", 1, 1).current(5) == At(1, 5)
-    uploads = Uploads(opened, again_s=0.05)
+    told: list[tuple[int, str]] = []
+    uploads = Uploads(opened, failed=lambda step, reason: told.append((step, reason)), again_s=0.05)
     uploads.know(5, saved(tmp_path, 1, 5))
     with caplog.at_level(logging.INFO):
         uploads.committed(5)
         assert failed.wait(60)
         assert uploads.finish(60) or uploads.finish(60)
+    [(step, reason)] = told
+    assert step == 5
+    assert "no route to it" in reason
     assert "event=upload_failed training goes on" in caplog.text
     assert "event=checkpoint_uploaded step=5" in caplog.text
 
@@ -156,16 +160,38 @@ def test_what_waited_for_so_long_that_it_is_forgotten_is_said_too(
     assert f"steps={','.join(map(str, range(1, 65)))} instead=129 " in line
 
 
+def test_an_upload_that_fails_is_told_once_a_step_however_often_it_is_tried(
+    here: ObjectStore, tmp_path: Path
+) -> None:
+    tried, told = threading.Semaphore(0), list[int]()
+
+    def opened() -> ObjectStore:
+        tried.release()
+        raise CheckpointWriteError(path=here.url, reason="no route to it")
+
+    uploads = Uploads(opened, failed=lambda step, reason: told.append(step), again_s=0.01)
+    for step in (5, 10):
+        uploads.know(step, saved(tmp_path, 0, step))
+        uploads.committed(step)
+        while step not in told:
+            assert tried.acquire(timeout=60)
+        for _ in range(3):
+            assert tried.acquire(timeout=60)
+    assert told == [5, 10]
+
+
 def test_a_damaged_file_is_never_sent(
     here: ObjectStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = saved(tmp_path, 0, 5)
     path.write_bytes(b"stale")
-    uploads = Uploads(lambda: here, again_s=0.05)
+    told: list[int] = []
+    uploads = Uploads(lambda: here, failed=lambda step, reason: told.append(step), again_s=0.05)
     uploads.know(5, path)
     uploads.committed(5)
     assert uploads.finish(60)
     assert "event=upload_left_out" in caplog.text
+    assert told == [5]
     assert not (tmp_path / "objects").exists()
 
 

@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy.util import LRUCache
 
 from recovery.core.copy_records import CopyState
+from recovery.core.failed_work import FROM_ANOTHER, FailedWork
 from recovery.core.ids import NodeId, RunId
 from recovery.core.records import CheckpointState, EventKind, EventRecord
 from recovery.errors import RecoveryPathError, StoreError
@@ -24,9 +25,9 @@ from recovery.store.reader import (
     compile_statements,
     read_checkpoints,
     read_events,
+    read_failed_work,
     read_job,
     read_not_ready,
-    read_not_saved,
     read_scheduler,
     read_worker,
     stored_workers,
@@ -190,9 +191,16 @@ def test_copies_that_are_gone_are_history(tmp_path: Path) -> None:
     check_scheduler(tmp_path)
 
 
-def test_failed_saves_are_counted_by_run(path: Path) -> None:
+def test_failed_saves_copies_and_uploads_are_counted_by_run_and_the_last_says_why(path: Path) -> None:
+    failed = EventRecord(kind=EventKind.CHECKPOINT_NOT_SAVED, node_id=NodeId("a"), run=RunId(2), step=7)
+    upload = msgspec.structs.replace(failed, kind=EventKind.UPLOAD_FAILED, step=8, reason="no route to it")
+    copy = msgspec.structs.replace(failed, kind=EventKind.COPY_FAILED, details=f"rank 1{FROM_ANOTHER}")
     with closing(SchedulerStore.open(path)) as store:
-        failed = EventRecord(kind=EventKind.CHECKPOINT_NOT_SAVED, run=RunId(2), step=7)
-        store.apply([failed, failed, msgspec.structs.replace(failed, run=RunId(1))], wall_ms=99)
+        of_other = msgspec.structs.replace(failed, run=RunId(1), reason="disk full")
+        store.apply([failed, failed, of_other, upload, copy], wall_ms=99)
 
-    assert [read_not_saved(path, RunId(run)) for run in (1, 2, 3)] == [1, 2, 0]
+    assert [read_failed_work(path, RunId(run)) for run in (1, 2, 3)] == [
+        FailedWork(not_saved=1, last_failed="a, step 7: disk full"),
+        FailedWork(not_saved=2, not_uploaded=1, last_failed="a, step 8: no route to it"),
+        FailedWork(),
+    ]

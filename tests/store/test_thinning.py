@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from recovery.core.copy_records import CopyState
+from recovery.core.failed_work import FROM_ANOTHER
 from recovery.core.ids import Generation, Incarnation, NodeId, RunId
 from recovery.core.policy import history
 from recovery.core.policy.history import KEPT, History, piece, slack
@@ -34,7 +35,7 @@ from recovery.store.reader import (
     check_scheduler,
     read_checkpoints,
     read_events,
-    read_not_saved,
+    read_failed_work,
     read_notes,
     read_scheduler,
     read_worker,
@@ -217,18 +218,24 @@ def test_of_events_of_failures_the_newest_of_each_kind_stay_for_who_is_here(tmp_
     assert all(history.begins_later(one) for one in told(tmp_path, History.FAILURES))
 
 
-def test_saves_that_failed_are_counted_also_where_their_events_are_deleted(tmp_path: Path, few: int) -> None:
+def test_what_failed_beside_training_is_counted_also_where_their_events_are_deleted(
+    tmp_path: Path, few: int
+) -> None:
     store = SchedulerStore.open(tmp_path)
     failed = EventRecord(kind=EventKind.CHECKPOINT_NOT_SAVED, run=RunId(1))
-    write(store, [job(), *(failed for _ in range(4 * few)), msgspec.structs.replace(failed, run=RunId(2))])
+    copy_failed = msgspec.structs.replace(failed, kind=EventKind.COPY_FAILED)
+    came = msgspec.structs.replace(copy_failed, details=f"rank 1{FROM_ANOTHER}")
+    write(store, [job(), *(one for _ in range(4 * few) for one in (failed, copy_failed, came))])
+    write(store, [msgspec.structs.replace(failed, run=RunId(2))])
     store.close()
-    assert rows(scheduler_path(tmp_path), "events") < 2 * few
-    assert read_not_saved(tmp_path, RunId(1)) == 4 * few
-    assert read_not_saved(tmp_path, RunId(2)) == 1
+    assert rows(scheduler_path(tmp_path), "events") < 4 * few
+    found = read_failed_work(tmp_path, RunId(1))
+    assert (found.not_saved, found.not_copied, found.not_uploaded) == (4 * few, 4 * few, 0)
+    assert read_failed_work(tmp_path, RunId(2)).not_saved == 1
     with closing(sqlite3.connect(scheduler_path(tmp_path))) as connection, connection:
         connection.execute("UPDATE meta SET value = 'many' WHERE name = 'not_saved_thinned:1'")
-    with pytest.raises(StoreError, match=r"STORE_CORRUPT: .*how many saves have failed"):
-        read_not_saved(tmp_path, RunId(1))
+    with pytest.raises(StoreError, match=r"STORE_CORRUPT: .*how many saves, copies and uploads have failed"):
+        read_failed_work(tmp_path, RunId(1))
 
 
 def test_earlier_processes_have_a_bound_and_those_of_who_is_known_stay(tmp_path: Path, few: int) -> None:

@@ -45,6 +45,7 @@ OF_SAVES = frozenset(
         EventKind.CHECKPOINT_NOT_SAVED,
         EventKind.CHECKPOINT_COPIED,
         EventKind.COPY_FAILED,
+        EventKind.UPLOAD_FAILED,
     }
 )
 """Events that come with each save: a bound of their own, for they are sixty times as many and would drive out the others."""

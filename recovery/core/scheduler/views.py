@@ -29,7 +29,7 @@ def job_view(state: SchedulerState, now_ms: int) -> dict[str, Any]:
         "scheduler_incarnation": job.scheduler_incarnation,
         "world_size": job.worker_count,
         "committed_step": state.checkpoints.committed_step,
-        "not_saved": state.checkpoints.not_saved,
+        **msgspec.structs.asdict(state.checkpoints.failed_work),
         "nodes": [
             {
                 "node_id": node.record.node_id,

@@ -83,12 +83,13 @@ class CheckpointMessages:
         return [Persist((row,), (Report(report),))]
 
     def on_save_failed(self, failed: s.SaveFailed) -> list[WorkerEffect]:
-        """A save failed: the scheduler counts it."""
+        """A save or an upload failed: the scheduler counts it."""
         request = m.NotSaved(
             request_id=failed.request_id,
             step=failed.step,
             reason=failed.reason[:1024],
             in_memory=failed.in_memory,
+            uploading=failed.uploading,
         )
         return self._requests.send(request)
 

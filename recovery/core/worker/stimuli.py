@@ -101,12 +101,13 @@ class ReportStored(msgspec.Struct, frozen=True, tag="report_stored"):
 
 
 class SaveFailed(msgspec.Struct, frozen=True, tag="save_failed"):
-    """A checkpoint was not saved; training goes on."""
+    """A checkpoint was not saved, or not uploaded; training goes on."""
 
     request_id: RequestId
     step: int
     reason: str
     in_memory: bool = False
+    uploading: bool = False
 
 
 class CheckpointRejected(msgspec.Struct, frozen=True, tag="checkpoint_rejected"):

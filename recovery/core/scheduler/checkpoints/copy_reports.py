@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from recovery.core.copy_messages import CopyFailed, CopyReport, FetchFault
+from recovery.core.failed_work import FROM_ANOTHER
 from recovery.core.policy import rollback
-from recovery.core.records import EventKind, Record
+from recovery.core.records import EventKind, EventRecord, Record
 from recovery.core.scheduler.checkpoints import copying
 from recovery.core.scheduler.effects import SchedulerEffect
 from recovery.core.scheduler.node import Node
@@ -28,7 +29,9 @@ def on_copy_failed(state: SchedulerState, node: Node, failed: CopyFailed) -> lis
     """A copy did not come from the nodes that are named. What is damaged there is never used again."""
     if failed.run != state.job.run:
         return [state.answer(node, failed.request_id, [])]
-    records: list[Record] = [_event(state, node, failed)]
+    event = _event(state, node, failed)
+    state.checkpoints.failed_work = state.checkpoints.failed_work.and_one(event)
+    records: list[Record] = [event]
     records += [
         record for fault in failed.failures if fault.damaged for record in _reject(state, failed, fault)
     ]
@@ -86,13 +89,13 @@ def _reject(state: SchedulerState, failed: CopyFailed, fault: FetchFault) -> lis
     return [record, event]
 
 
-def _event(state: SchedulerState, node: Node, failed: CopyFailed) -> Record:
+def _event(state: SchedulerState, node: Node, failed: CopyFailed) -> EventRecord:
     return state.node_event(
         EventKind.COPY_FAILED,
         node,
         step=failed.step,
         reason=_why(failed),
-        details=f"rank {failed.rank}{'' if failed.gives_up else ', which came from another node'}",
+        details=f"rank {failed.rank}{'' if failed.gives_up else FROM_ANOTHER}",
     )
 
 

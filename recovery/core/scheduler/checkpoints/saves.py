@@ -65,13 +65,13 @@ def _brought_back(state: SchedulerState, node: Node, rank: Rank, held: m.HeldChe
 
 
 def on_not_saved(state: SchedulerState, node: Node, failed: m.NotSaved) -> list[SchedulerEffect]:
-    """A save failed: people are told, and it is counted."""
-    state.checkpoints.not_saved += 1
+    """A save or its upload failed: people are told, and it is counted."""
     event = state.node_event(
-        EventKind.CHECKPOINT_NOT_SAVED,
+        EventKind.UPLOAD_FAILED if failed.uploading else EventKind.CHECKPOINT_NOT_SAVED,
         node,
         step=failed.step,
         reason=failed.reason,
         details="in memory" if failed.in_memory else "",
     )
+    state.checkpoints.failed_work = state.checkpoints.failed_work.and_one(event)
     return [state.answer(node, failed.request_id, [event])]
