@@ -45,7 +45,7 @@ _RECOVERIES = tables.View(
             "first_step_s", "until the last rank's first step", lambda recovery: recovery.first_step_ms / 1000
         ),
         tables.Column("total_s", "in all", lambda recovery: recovery.total_ms / 1000),
-        tables.Column("lost_steps", "done again", lambda recovery: recovery.lost_steps),
+        tables.Column("lost_steps", "done again", lambda recovery: recovery.lost_steps_text),
         tables.Column("because", "the first failure", lambda recovery: recovery.because),
     ),
 )

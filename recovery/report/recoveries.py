@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -22,6 +22,7 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
     at_ms: int
     because: str
     lost_steps: int
+    """Done again, as far as anybody has said how far the generation came."""
     notice_ms: int
     """From the closed connection to the loss."""
     window_ms: int
@@ -38,6 +39,13 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
     """Meanwhile the job was stopped on purpose: in none of the parts."""
     unknown_ms: int = 0
     """Before all that: from the last moment at which all ranks are known to have trained to the notice."""
+    lost_steps_known: bool = True
+    """A rank that stopped has said how far it had come. Else all that did have died: what they last noted is up to a heartbeat old."""
+
+    @property
+    def lost_steps_text(self) -> str:
+        """For people."""
+        return steps_text(self.lost_steps, is_known=self.lost_steps_known)
 
     @property
     def parts(self) -> tuple[int, ...]:
@@ -57,8 +65,18 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
         return self.unknown_ms + sum(self.parts)
 
 
+def steps_text(steps: int, *, is_known: bool) -> str:
+    """So many steps, or at least as many."""
+    if is_known:
+        return str(steps)
+    return f"at least {steps}" if steps else "unknown"
+
+
 def recoveries(
-    times: TrainingTimes, begun: Mapping[int, int], reached: Mapping[int, int]
+    times: TrainingTimes,
+    begun: Mapping[int, int],
+    reached: Mapping[int, int],
+    stopped: Collection[int],
 ) -> Iterator[Recovery]:
     """Every interruption that a next generation followed.
 
@@ -66,6 +84,7 @@ def recoveries(
         times: of the run.
         begun: by generation, the step at which it began.
         reached: by generation, the highest step that a rank is known to have applied.
+        stopped: generations that a rank has outlived, and said how far it had come.
     """
     log, pauses = times.log, times.pauses
     for position, stored in log.of_kind(EventKind.GENERATION_INTERRUPTED):
@@ -100,6 +119,7 @@ def recoveries(
             first_step_ms=first_step,
             paused_ms=length_ms(intersection(((marks[0], marks[-1]),), pauses)),
             unknown_ms=_unknown_ms(times, before, noticed_ms),
+            lost_steps_known=before in stopped,
         )
 
 

@@ -14,9 +14,10 @@ import msgspec
 
 from recovery.core.policy.history import begins_later as begins_later_by
 from recovery.core.records import ActivityRecord, CheckpointRecord, EventKind, GenerationRecord, JobState
+from recovery.report.event_index import EventIndex
 from recovery.report.intervals import intersection, length_ms, union
 from recovery.report.node_spans import Doing, NodeSpans, Span
-from recovery.report.recoveries import Recovery, recoveries
+from recovery.report.recoveries import Recovery, recoveries, steps_text
 from recovery.report.stored import Stored, event_log, notes
 from recovery.report.training_time import GenerationTimes, TrainingTimes
 from recovery.store.reader import StoredEvent, Written
@@ -66,6 +67,12 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
         """Useful time by all time in which the job was meant to run, 0 to 1."""
         return self.useful_ms / max(1, self.end_ms - self.begin_ms - self.paused_ms)
 
+    @property
+    def lost_steps_text(self) -> str:
+        """How many steps were done again in all, for people."""
+        is_known = all(recovery.lost_steps_known for recovery in self.recoveries)
+        return steps_text(sum(recovery.lost_steps for recovery in self.recoveries), is_known=is_known)
+
     def for_json(self) -> dict[str, Any]:
         """All of it by its keys in JSON, with the goodput."""
         return {**msgspec.to_builtins(self), "goodput": self.goodput}
@@ -95,6 +102,7 @@ def make_timeline(
     begins_later = any(begins_later_by(stored.event) for stored in events)
     if begins_later:
         of_run = _from_first_whole(of_run, planned)
+    activity = tuple(activity)
     times = TrainingTimes(of_run, activity, run=run)
     log = times.log
     begun = {number: one.step for number, one in planned.items()}
@@ -129,7 +137,7 @@ def make_timeline(
             for position, stored in log.of_kind(EventKind.SCHEDULER_RESTARTED)
             if position
         ),
-        recoveries=tuple(recoveries(times, begun, reached)),
+        recoveries=tuple(recoveries(times, begun, reached, _stopped(log, begun, activity, run))),
         useful_ms=sum(summary.useful_ms for summary in summaries),
         paused_ms=length_ms(times.pauses),
         unknown_ms=_unknown_ms(spans),
@@ -193,6 +201,22 @@ def _reached(times: TrainingTimes, generation: GenerationRecord, saved: int) -> 
     )
     recorded = times.generations[number].newest_step if number in times.generations else 0
     return max(generation.ended_step, recorded, saved, *(stored.event.step or 0 for stored in logged), 0)
+
+
+def _stopped(
+    log: EventIndex, begun: Mapping[int, int], activity: Iterable[Written[ActivityRecord]], run: int
+) -> set[int]:
+    """The generations that a rank has outlived, and said how far it had come: in its own notes, or to the scheduler when it was ready again."""
+    noted = {
+        int(one.record.generation) for one in activity if one.record.run == run and not one.record.due_ms
+    }
+    said = {
+        number
+        for number, step in begun.items()
+        for stored in log.in_generation(number, EventKind.NODE_READY)
+        if (stored.event.step or 0) >= max(1, step)
+    }
+    return noted | said
 
 
 def _redone(times: TrainingTimes, begun: Mapping[int, int], reached: Mapping[int, int]) -> dict[int, int]:

@@ -80,7 +80,6 @@ def page(timeline: Timeline, *, job: str, state: str) -> str:
         state: of the job.
     """
     wall_s = (timeline.end_ms - timeline.begin_ms) / 1000
-    lost = sum(recovery.lost_steps for recovery in timeline.recoveries)
     facts = [
         (f"{timeline.goodput:.1%}", "of the time was useful (goodput)"),
         (f"{wall_s:,.1f} s", "from the first event to the last record"),
@@ -91,7 +90,7 @@ def page(timeline: Timeline, *, job: str, state: str) -> str:
             else []
         ),
         (str(len(timeline.recoveries)), "recoveries"),
-        (str(lost), "steps done again"),
+        (timeline.lost_steps_text, "steps done again"),
         (str(len(timeline.commits)), "common checkpoints"),
     ]
     shown = "".join(f"<div><b>{escape(value)}</b>{escape(meaning)}</div>" for value, meaning in facts)
@@ -212,4 +211,4 @@ def _recovery_row(timeline: Timeline, recovery: Recovery) -> str:
         for time_ms in (recovery.unknown_ms, *recovery.parts, recovery.total_ms)
     )
     at_s = (recovery.at_ms - timeline.begin_ms) / 1000
-    return f'<tr><td>{at_s:,.1f} s</td><td>{escape(recovery.because)}</td>{cells}<td class="n">{recovery.lost_steps}</td></tr>'
+    return f'<tr><td>{at_s:,.1f} s</td><td>{escape(recovery.because)}</td>{cells}<td class="n">{recovery.lost_steps_text}</td></tr>'

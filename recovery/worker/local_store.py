@@ -43,7 +43,7 @@ from recovery.errors import (
     StoreVersionError,
 )
 from recovery.store.paths import worker_path
-from recovery.worker.exec_in_place import close_in_children, descriptors_of
+from recovery.worker.exec_in_place import close_in_children, descriptors_of, end_before_exec
 from recovery.worker.local_search import Found, copies_of, prefix_of, search
 from recovery.worker.slot_history import SlotNotes, past_in
 
@@ -179,6 +179,7 @@ class LocalStore:
         close_in_children(lambda: descriptors_of(recovery_path / "workers" / f"{self._node_id}.db.lock"))
         # Before the interpreter's end closes the store: handlers that were registered later run earlier.
         atexit.register(self._close_in, os.getpid())
+        end_before_exec(self.close)
         self._in_loop(self._write_what_waited)
 
     def _write_what_waited(self) -> None:

@@ -13,7 +13,7 @@ from recovery import clock, process_identity
 from recovery.config import Settings, SettingsRole
 from recovery.core.effects import Exit
 from recovery.core.ids import NodeId, RequestId
-from recovery.core.messages import FromScheduler, Role
+from recovery.core.messages import FromScheduler, Interrupt, Role
 from recovery.core.principals import PrincipalKind
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.connection import Identity
@@ -225,11 +225,7 @@ class WorkerService:
             await asyncio.sleep(_TICK_S)
 
     def _deliver(self, stimulus: s.WorkerStimulus) -> None:
-        if (
-            isinstance(stimulus, s.TimerFired)
-            and stimulus.timer in (WorkerTimer.HEARTBEAT, WorkerTimer.ABORT)
-            and self.progress is not None
-        ):
+        if self.progress is not None and _asks_for_progress(stimulus):
             self._delivery.deliver(self.progress())
         self._delivery.deliver(stimulus)
 
@@ -265,6 +261,13 @@ class WorkerService:
         assert admitted is not None, "only a member that trained replaces itself"
         _logger.warning("event=process_replaced reason=%r; pid, rank and incarnation stay", reason)
         replace_process(admitted.token, self.machine.hangs if hangs is None else hangs)
+
+
+def _asks_for_progress(stimulus: s.WorkerStimulus) -> bool:
+    """Does the machine say or write now how far this rank is?"""
+    if isinstance(stimulus, s.TimerFired):
+        return stimulus.timer in (WorkerTimer.HEARTBEAT, WorkerTimer.ABORT)
+    return isinstance(stimulus, s.MessageReceived) and isinstance(stimulus.message, Interrupt)
 
 
 def _noted_fault(error: BaseException, during: str = "") -> ProcessError:

@@ -115,6 +115,7 @@ def test_a_killed_program_starts_the_world_again(tmp_path: Path, undisturbed: st
         starts = {restart for _, _, restart in cluster.steps_of(1)}
         assert starts == {0, 1, 2}
         assert cluster.reasons_lost() == ["killed by SIGKILL"] * 2, "only the killed one was lost"
+        assert re.search(r"; 2 recoveries$", cluster.log(LAUNCHER), re.MULTILINE), "all steps were done again"
         incident = json.loads((cluster.logs / "incident-1.json").read_text())
         assert (incident["first"]["rank"], incident["followed"]) == (rank, [])
         assert cluster.methods() == {"fork"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 import torch
 
 from recovery.core.records import EventKind
+from recovery.report.stored import read_stored
+from recovery.report.timeline import read_timeline
 from tests.cluster.launched import LAUNCHER, LaunchedCluster
 from tests.warm.process import TORCH
 
@@ -51,7 +54,8 @@ def changed() -> str:
 def trained(directory: Path, script: str, *killed: str) -> tuple[LaunchedCluster, dict[str, torch.Tensor]]:
     directory.mkdir()
     (directory / "page.py").write_text(script)
-    with LaunchedCluster(directory, imports=TORCH) as cluster:
+    step_log = {"MS_STEP_LOG": str(directory / "steps.jsonl")}
+    with LaunchedCluster(directory, imports=TORCH, environment=step_log) as cluster:
         cluster.start(script="page.py")
         for number, node in enumerate(killed):
             cluster.wait_event(EventKind.CHECKPOINT_COMMITTED, count=2 + 2 * number)
@@ -88,5 +92,20 @@ def test_a_schedule_of_the_pages_form_goes_on_behind_a_death(tmp_path: Path) -> 
 
 def test_with_three_lines_a_death_of_either_rank_changes_no_bit(tmp_path: Path) -> None:
     _, expected = trained(tmp_path / "undisturbed", changed())
-    _, found = trained(tmp_path / "disturbed", changed(), "0", "1")
+    cluster, found = trained(tmp_path / "disturbed", changed(), "0", "1")
     assert all(torch.equal(found[name], value) for name, value in expected.items())
+    check_lost_steps(tmp_path / "disturbed")
+    assert re.search(r"; 2 recoveries, \d+ steps done again$", cluster.log(LAUNCHER), re.MULTILINE)
+
+
+def check_lost_steps(directory: Path) -> None:
+    """A survivor starts its script again: what it had done is told all the same. The other rank may have been a step ahead or behind."""
+    lines = [json.loads(line) for line in (directory / "steps.jsonl").read_text().splitlines()]
+    reached: dict[int, int] = {}
+    for line in lines:
+        reached[line["generation"]] = max(line["step"], reached.get(line["generation"], 0))
+    timeline, _ = read_timeline(read_stored(directory / "recovery"))
+    begun = {generation: step for _, generation, step in timeline.plans}
+    for one in timeline.recoveries:
+        assert one.lost_steps_known
+        assert abs(one.lost_steps - (reached[one.generation] - begun[one.generation + 1])) <= 1

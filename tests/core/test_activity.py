@@ -84,11 +84,22 @@ def test_the_first_step_is_noted_at_once_and_waiting_is_not_training() -> None:
     assert [type(record) for record in write.records] == [StepRecord]
 
 
+def test_how_far_it_is_is_written_before_it_is_stopped_for_a_script_starts_again_and_forgets_it() -> None:
+    driven = DrivenWorker().training()
+    stepped(driven, 1, 2_000)
+    stepped(driven, 60, 5_000)
+    driven.receive(m.Interrupt(generation=ONE, reason="w lost"), 5_000)
+    [last] = trained(driven)
+    assert (last.step, last.due_ms) == (60, 0)
+    kinds = [type(effect) for effect in driven.effects]
+    assert kinds.index(e.Persist) < kinds.index(we.Interrupt)
+
+
 def test_a_script_whose_data_plane_broke_trains_no_more() -> None:
     driven = DrivenWorker().training()
     stepped(driven, 1, 2_000)
-    driven.handle(s.DataPlaneBroke(ONE, 1, "closed"), 3_000)
-    assert [row.due_ms for row in trained(driven)] == [0]
+    driven.handle(s.DataPlaneBroke(ONE, 4, "closed"), 3_000)
+    assert [(row.step, row.due_ms) for row in trained(driven)] == [(4, 0)]
     driven.fire(WorkerTimer.HEARTBEAT, 5_000)
     assert trained(driven) == []
 

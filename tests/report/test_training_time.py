@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RunId
 from recovery.core.records import ActivityRecord, EventKind, EventRecord, GenerationRecord
@@ -155,6 +156,43 @@ def test_lost_steps_count_from_the_newest_that_anybody_recorded() -> None:
     assert timeline.recoveries[0].lost_steps == 15
     assert [(one.reached, one.redone_ms) for one in timeline.by_generation] == [(20, 0), (65, 14_000)]
     assert [span[0] for span in last_spans(timeline, "a")[-2:]] == [Doing.REDOING, Doing.RUNNING]
+
+
+@pytest.mark.parametrize(
+    ("outlived", "due_ms", "text"),
+    [
+        ([], DUE_MS, "at least 15"),
+        ([event(EventKind.NODE_READY, 26, "a", step=0)], DUE_MS, "at least 15"),
+        ([event(EventKind.NODE_READY, 26, "a", step=25)], DUE_MS, "20"),
+        ([], 0, "15"),
+    ],
+    ids=["nobody", "a new process", "a survivor", "the notes of one that started its script again"],
+)
+def test_lost_steps_are_known_where_a_rank_outlived_the_generation(
+    outlived: list[StoredEvent], due_ms: int, text: str
+) -> None:
+    events = [
+        *begun("a"),
+        event(EventKind.GENERATION_INTERRUPTED, 25),
+        *outlived,
+        event(EventKind.PLAN_MADE, 30, generation=2, step=5),
+    ]
+    again = msgspec.structs.replace(PLAN, generation=Generation(2), step=5)
+    own = recorded("a", 3, 24, steps=(1, 20), due_ms=due_ms)
+
+    timeline = make_timeline(events, [PLAN, again], run=1, activity=[own])
+
+    assert timeline.recoveries[0].lost_steps_text == timeline.lost_steps_text == text
+
+
+def test_where_no_step_was_reported_nobody_knows_how_many_were_lost() -> None:
+    events = [
+        *begun("a", first_steps=False),
+        event(EventKind.GENERATION_INTERRUPTED, 25),
+        event(EventKind.PLAN_MADE, 30, generation=2, step=0),
+    ]
+    again = msgspec.structs.replace(PLAN, generation=Generation(2))
+    assert make_timeline(events, [PLAN, again], run=1).lost_steps_text == "unknown"
 
 
 def test_a_hosts_clock_that_is_wrong_is_set_right_by_the_first_step() -> None:

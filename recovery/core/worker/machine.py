@@ -330,8 +330,10 @@ class WorkerMachine:
         self._fetches.forget_plan()
         beat = SetTimer(WorkerTimer.HEARTBEAT, now_ms + backoff.next_heartbeat_ms(0.0, self._rules))
         if self._main_thread.in_generation:
-            # The scheduler's store is not the one that knew this process.
-            next_ = self._main_thread.interrupt("the scheduler admitted this process as a new one", now_ms)
+            # The scheduler's store is not the one that knew this process; nor is what it trained of that one's run.
+            next_ = self._main_thread.interrupt(
+                "the scheduler admitted this process as a new one", now_ms, None
+            )
         else:
             next_ = self._plans.wait_for_next(now_ms)
         return [NoteAdmission(admitted), beat, *next_, *self._requests.send_all(now_ms)]

@@ -122,26 +122,30 @@ class MainThread:
         self._generation, self._rank = plan.generation, plan.rank
         self._next_plan = None
 
-    def postpone(self, plan: m.Rollback, now_ms: int) -> list[WorkerEffect]:
+    def postpone(self, plan: m.Rollback, now_ms: int, admitted: m.Admitted | None) -> list[WorkerEffect]:
         """A plan has come while it is in a generation: the interrupt of that one was lost on the way."""
         self._next_plan = plan
-        return self.interrupt(f"generation {plan.generation} was planned", now_ms)
+        return self.interrupt(f"generation {plan.generation} was planned", now_ms, admitted)
 
-    def on_interrupt(self, interrupt: m.Interrupt, now_ms: int) -> list[WorkerEffect]:
+    def on_interrupt(
+        self, interrupt: m.Interrupt, now_ms: int, admitted: m.Admitted | None
+    ) -> list[WorkerEffect]:
         """A generation has ended; perhaps it is the one that waits, or the one that it is in."""
         if self._next_plan is not None and interrupt.generation >= self._next_plan.generation:
             # It was over before it began; Ready says that this worker knows of it.
             self._generation, self._next_plan = self._next_plan.generation, None
         if self.in_generation and interrupt.generation >= self._generation:
-            return self.interrupt(interrupt.reason, now_ms)
+            return self.interrupt(interrupt.reason, now_ms, admitted)
         return []
 
-    def interrupt(self, reason: str, now_ms: int) -> list[WorkerEffect]:
-        """Stop it at its step, unless that was asked before."""
+    def interrupt(self, reason: str, now_ms: int, admitted: m.Admitted | None) -> list[WorkerEffect]:
+        """Stop it at its step, unless that was asked before. How far it is, is written first: a script starts again and forgets it."""
         if self._state is WorkerState.STOPPING:
             return []
+        noted = self.note_progress(now_ms, admitted, stopped=True)
         self._move(WorkerFact.INTERRUPTED)
         return [
+            *noted,
             Interrupt(self._generation, reason),
             Log("interrupted", f"generation {self._generation} ended: {reason}"),
             SetTimer(WorkerTimer.ABORT, now_ms + self._rules.abort_timeout_ms),
@@ -243,6 +247,7 @@ class MainThread:
         self, broke: s.DataPlaneBroke, now_ms: int, admitted: m.Admitted | None
     ) -> list[WorkerEffect]:
         """A collective failed, and it waits in its training function for the end of the generation."""
+        self._progress.stopped(broke.generation, broke.step)
         noted = self.note_progress(now_ms, admitted, stopped=True)
         return [*noted, *self._collective_failed(broke.generation, broke.step, broke.reason)]
 

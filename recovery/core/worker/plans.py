@@ -45,7 +45,7 @@ class Plans:
             # Sent twice, or too late.
             return []
         if self._main_thread.in_generation:
-            return self._main_thread.postpone(plan, now_ms)
+            return self._main_thread.postpone(plan, now_ms, self.admitted)
         return self._follow(plan, now_ms)
 
     def follow_next(self, now_ms: int) -> list[WorkerEffect]:
@@ -66,7 +66,8 @@ class Plans:
         """Stop the main thread. One that is idle is ready, which the scheduler may not have heard."""
         if self._fetches.ends(interrupt.generation):
             return self.wait_for_next(now_ms)
-        return [*self._main_thread.on_interrupt(interrupt, now_ms), *self._checkpoints.send_ready()]
+        stops = self._main_thread.on_interrupt(interrupt, now_ms, self.admitted)
+        return [*stops, *self._checkpoints.send_ready()]
 
     def on_offer(self, offer: m.Offer) -> list[WorkerEffect]:
         """A rank is offered. A worker that fetches what its plan goes back to has the rank: it was asked again before the scheduler heard that."""
