@@ -20,14 +20,15 @@ from recovery.core.ids import NodeId, Rank
 from recovery.core.messages import HeldCheckpoint
 from recovery.core.policy import copies, given_up, live, rebuild, rollback, takeover
 from recovery.core.policy.ranks import first_id
-from recovery.core.records import CheckpointState, JobState, NodeRecord, NodeState
+from recovery.core.records import CheckpointState, JobState, NodeRecord, NodeState, to_held
 from recovery.core.tiers import tier_of
-from recovery.errors import CheckpointError, RecoveryError
+from recovery.errors import CheckpointError, RecoveryError, RecoveryPathError
 from recovery.report import live_mode
 from recovery.report.rank_progress import stored_newest_step
 from recovery.report.stored import SlotState, Stored
 from recovery.store.reader import read_worker
 from recovery.transport.local_address import is_local
+from recovery.worker.local_search import prefix_of
 
 
 class RankFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -207,14 +208,29 @@ def _found_by(stored: Stored, node: NodeRecord, *, has_saved: bool) -> catalogue
     """
     try:
         records = read_worker(stored.path, node.node_id, accept_without_wal=True).directories
+    except RecoveryPathError:
+        records = ()
     except RecoveryError:
         return None
     places = [(record.path, record.prefix) for record in records if record.run == stored.job.run]
+    if not places and has_saved:
+        # Its process is new in this slot: it looks where the rank has saved before, as `LocalStore.find_offered`.
+        places = _saved_to(stored, node)
     if not places and has_saved:
         return None
     if not is_local(node.host) and not all(Path(path).is_dir() for path, _ in places):
         return None
     return catalogue.list_all(places, job=stored.job.job, run=stored.job.run, rank=node.rank)
+
+
+def _saved_to(stored: Stored, node: NodeRecord) -> list[tuple[str, str]]:
+    """Where a rank has saved, and under which prefixes, by the scheduler's checkpoint index."""
+    found = {
+        (str(Path(record.path).parent), prefix_of(to_held(record)))
+        for record in stored.checkpoints
+        if (record.run, record.rank) == (stored.job.run, node.rank)
+    }
+    return [(path, prefix) for path, prefix in found if prefix is not None]
 
 
 def _checked(stored: Stored, rank: Rank, node_id: str, held: HeldCheckpoint, *, unseen: bool) -> RankFile:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from recovery import process_identity
 from recovery.core.records import NodeRecord, NodeState
 from recovery.report.stored import Notes, Stored, notes
 from recovery.report.tables import NODES, RANKS, instant
@@ -22,6 +23,8 @@ NOTES_READ = 64
 """Own files of ranks that a screen is worth. Twice that takes a quarter of a second; `recovery steps` reads all."""
 NOT_RUNNING, UNHEARD = "not running", "unheard"
 """What the scheduler last called live or suspect, and no scheduler hears now."""
+STARTING_AGAIN = "starting again"
+"""Its connection is closed and its process runs: a script that survived a failure starts its program again, by exec."""
 
 
 class RankProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,11 +54,29 @@ class RunningProcesses:
         self._scheduler = owner_state(scheduler_path(stored.path), self._held)
 
     def process(self, node: NodeRecord) -> OwnerState:
-        """Does its newest process run? It holds its own store's lock while it does."""
+        """Does its newest process run? It holds its own store's lock while it does, but for the time of its imports: the kernel knows it by its id."""
+        by_lock = self._by_lock(node)
+        has_ended = self._has_ended(node) if by_lock is not OwnerState.RUNNING else None
+        if has_ended is None:
+            return by_lock
+        return OwnerState.NOT_RUNNING if has_ended else OwnerState.RUNNING
+
+    def _by_lock(self, node: NodeRecord) -> OwnerState:
         return owner_state(worker_path(self._stored.path, node.node_id), self._held)
+
+    def _has_ended(self, node: NodeRecord) -> bool | None:
+        """None: nobody knows, from here."""
+        identity = self._stored.processes.get(node.node_id)
+        return process_identity.has_ended(identity, node.pid) if identity is not None else None
+
+    def _is_starting_again(self, node: NodeRecord) -> bool:
+        is_away = node.state in (NodeState.SUSPECT, NodeState.LOST)
+        return is_away and self._by_lock(node) is OwnerState.NOT_RUNNING and self._has_ended(node) is False
 
     def state(self, node: NodeRecord) -> tuple[str, str]:
         """Its state in a word, and why: never live where no scheduler hears it."""
+        if self._is_starting_again(node):
+            return STARTING_AGAIN, starting_again(node.reason)
         was_there = node.state in (NodeState.LIVE, NodeState.SUSPECT)
         if self._scheduler is not OwnerState.NOT_RUNNING or not was_there:
             return node.state.value, node.reason
@@ -86,6 +107,11 @@ class RunningProcesses:
                 }
             )
         return found
+
+
+def starting_again(reason: str) -> str:
+    """Why a node is in the state `STARTING_AGAIN`."""
+    return f"its process starts its program again ({reason})"
 
 
 def progress_of_ranks(stored: Stored, processes: RunningProcesses, noted: Notes) -> tuple[RankProgress, ...]:

@@ -12,17 +12,20 @@ from recovery.core.failed_work import FailedWork
 from recovery.core.messages import Role
 from recovery.core.records import CheckpointState, NodeState
 from recovery.report.rank_progress import (
+    STARTING_AGAIN,
     RunningProcesses,
     by_state,
     newest_step,
     notes_of_now,
     progress_of_ranks,
     rank_rows,
+    starting_again,
 )
 from recovery.report.stored import SlotState, Stored, newest_events, slot_state
 from recovery.report.tables import EVENTS, NODES, RANKS, STEPS
 from recovery.store.reader import StoredEvent, read_failed_work
 
+_AWAY = (NodeState.LOST.value, NodeState.SUSPECT.value)
 LAST_EVENTS = 8
 """A screen holds them beside the rest."""
 
@@ -100,8 +103,7 @@ def status_of_view(view: dict[str, Any], last: Sequence[StoredEvent], *, place: 
         "lost": [
             row
             for row in rows
-            if row["state"] in (NodeState.LOST.value, NodeState.SUSPECT.value)
-            and row["place"] == SlotState.RANK.value
+            if row["state"] in (*_AWAY, STARTING_AGAIN) and row["place"] == SlotState.RANK.value
         ],
         "last_events": [{**row, "sequence": None} for row in EVENTS.rows(last)],
         "ranks": [
@@ -117,12 +119,20 @@ def node_rows(view: dict[str, Any]) -> list[dict[str, Any]]:
     return [
         {
             **{column.key: node.get(column.key) for column in NODES.columns},
+            **_state_of(node),
             "place": slot_state(node.get("seat", node["node_id"]), node["generation"]).value,
             "rejoin_left_s": node["rejoin_left_ms"] / 1000,
             "newest_step": node["step"] if node["rank"] is not None else None,
         }
         for node in view["nodes"]
     ]
+
+
+def _state_of(node: dict[str, Any]) -> dict[str, str]:
+    """Where it starts its program again, that; a scheduler of an earlier release does not say."""
+    if node.get("starts_again") and node["state"] in _AWAY:
+        return {"state": STARTING_AGAIN, "reason": starting_again(node["reason"])}
+    return {}
 
 
 def step_rows(view: dict[str, Any]) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import msgspec
 
 from recovery.core.copy_records import CopyRecord, CopyState
 from recovery.core.ids import Generation, Incarnation, NodeId
-from recovery.core.messages import Role
+from recovery.core.messages import ProcessIdentity, Role
 from recovery.core.records import (
     CheckpointRecord,
     GenerationRecord,
@@ -20,8 +20,10 @@ from recovery.core.records import (
     RunRecord,
     StepRecord,
 )
+from recovery.core.scheduler.membership import death_proof
 from recovery.errors import RecoveryError, RecoveryPathError, StoreLostError
 from recovery.scheduler.store_rebuild import Traces, lost_in, scheduler_elsewhere
+from recovery.store.contents import SchedulerRecords
 from recovery.store.lock import owner_of
 from recovery.store.paths import scheduler_path
 from recovery.store.reader import (
@@ -81,6 +83,8 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     """Those of the newest run whose plans went to ranks' memories."""
     warming_up: frozenset[NodeId] = frozenset()
     """Nodes that were admitted, and have neither had a plan nor said that they can follow one."""
+    processes: dict[NodeId, ProcessIdentity] = {}
+    """Which process each node's newest one is, where it said so."""
     scheduler_pid: int | None
     """Of the process that has the store open on this host; None: none has."""
 
@@ -150,8 +154,18 @@ def read_stored(path: Path) -> Stored:
         ),
         # The event log may be long, and mostly there is nobody to ask it about.
         warming_up=had_no_plan & read_not_ready(path) if had_no_plan else frozenset(),
+        processes=_processes(state),
         scheduler_pid=owner.pid if owner is not None else None,
     )
+
+
+def _processes(state: SchedulerRecords) -> dict[NodeId, ProcessIdentity]:
+    newest = {(node.node_id, node.incarnation) for node in state.nodes}
+    return {
+        record.node_id: death_proof.identity_of(record)
+        for record in state.processes
+        if (record.node_id, record.incarnation) in newest
+    }
 
 
 def check_is_here(path: Path) -> None:

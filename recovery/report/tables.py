@@ -76,11 +76,11 @@ NODES = View(
         _field("incarnation", "which process of this id it is, 1-based"),
         _word(
             "state",
-            "live, suspect, lost or left; while no scheduler runs on this host, what was live is `unheard` or `not running`",
+            "live, suspect, lost or left; `starting again`: lost or suspect, and its process starts its program again; while no scheduler runs on this host, what was live is `unheard` or `not running`",
         ),
         Column(
             "process",
-            "running, not running or unknown (on another host), by the lock of its store; null from a running scheduler",
+            "running, not running or unknown (on another host), by the lock of its store or its process id; null from a running scheduler",
             lambda node: None,
             shown=False,
         ),

@@ -48,6 +48,7 @@ def job_view(state: SchedulerState, now_ms: int) -> dict[str, Any]:
                 else 0,
                 "reason": node.record.reason,
                 "warming_up": node.is_warming_up,
+                "starts_again": node.is_restarting,
             }
             for node in sorted(
                 state.nodes.values(), key=lambda node: (node.record.rank is None, node.record.rank or 0)
