@@ -246,6 +246,11 @@ class Agent:
         is_finished = context.completion is None or context.completion.is_finished
         if not (self._asked_by and context.recovery_enabled and trains) or is_finished:
             return ""
+        if not context.saves_at_end:
+            console.say(
+                f"the programs are asked to end by SIGTERM, within {context.stop_grace_s:g} s; another signal ends all processes at once"
+            )
+            return ""
         return await save_last(context.contact, self._asked_by, context.stop_grace_s, self._at_once)
 
     async def _end_all(self) -> None:

@@ -106,6 +106,7 @@ def msrun(
         completion=None if simulates else completion_at(*scheduler, access),
         kernel_log=KernelLog(),
         stop_grace_s=stop_grace_s,
+        saves_at_end=not program.supervised,
         earlier=_earlier(environment, contact, placed, beginner),
     )
     _warn_of_loopback(named, given)

@@ -52,6 +52,8 @@ class LaunchContext(NamedTuple):
     """Says of what a process was killed."""
     stop_grace_s: float
     """How long its processes may take to end when somebody asks the job to stop."""
+    saves_at_end: bool = True
+    """Do its ranks save a step when somebody asks the job to stop? Programs that know nothing of recovery are only asked to end."""
     earlier: EarlierJob | None = None
     """What was known of the job before; None: nobody is asked."""
 

@@ -16,6 +16,7 @@ from recovery.errors import RecoveryError, exit_code_of
 from recovery.worker.training_control import Verdict
 
 _logger = logging.getLogger("recovery.training")
+_STOPPED_IN_ORDER = (128 + signal.SIGTERM, 128 + signal.SIGINT)
 
 
 def code_of(verdict: Verdict) -> int:
@@ -23,6 +24,11 @@ def code_of(verdict: Verdict) -> int:
     if verdict.code == STOPPED:
         return 128 + signal.SIGTERM
     return exit_code_of(verdict.code) if verdict.code else 0
+
+
+def _level_of(code: int) -> int:
+    """Whom a person or a system has stopped in order has not failed."""
+    return logging.INFO if code in _STOPPED_IN_ORDER else logging.ERROR
 
 
 @contextlib.contextmanager
@@ -37,7 +43,7 @@ def one_clear_line() -> Iterator[None]:
 def leave(code: int, line: str) -> NoReturn:
     """End the process in order, under pytest too, where a SystemExit would count as a failed test."""
     if line:
-        _logger.error("event=exit code=%d %s", code, line)
+        _logger.log(_level_of(code), "event=exit code=%d %s", code, line)
     end_note.note_exit(code)
     log.flush_streams()
     if config.under_pytest():
@@ -48,7 +54,7 @@ def leave(code: int, line: str) -> NoReturn:
 def leave_at_exit(code: int, line: str) -> NoReturn:
     """End the process where a SystemExit is only printed: in a handler of atexit, behind the script's end."""
     if line:
-        _logger.error("event=exit code=%d %s", code, line)
+        _logger.log(_level_of(code), "event=exit code=%d %s", code, line)
     end_note.note_exit(code)
     for child in multiprocessing.active_children():
         child.kill()

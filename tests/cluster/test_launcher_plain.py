@@ -231,5 +231,9 @@ def test_a_script_that_saves_when_it_is_asked_to_stop_is_given_the_time(
         assert sorted(path.name for path in tmp_path.glob("saved_*")) == ["saved_0", "saved_1"], (
             cluster.tails()
         )
-        assert f"asked to stop by {number.name}" in cluster.log(LAUNCHER)
+        said = cluster.log(LAUNCHER)
+        assert f"asked to stop by {number.name}" in said
+        assert "every rank saves" not in said, "the engine has nothing of such a program to save"
+        assert "ERROR" not in said, "it was stopped in order"
+        assert f"INFO role=worker event=exit code={128 + signal.SIGTERM} STOPPED: " in said
     assert_nothing_left(cluster)
