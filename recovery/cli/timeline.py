@@ -46,7 +46,7 @@ _RECOVERIES = tables.View(
         ),
         tables.Column("total_s", "in all", lambda recovery: recovery.total_ms / 1000),
         tables.Column("lost_steps", "done again", lambda recovery: recovery.lost_steps_text),
-        tables.Column("because", "the first failure", lambda recovery: recovery.because),
+        tables.Column("because", "the first failure", lambda recovery: recovery.because_text),
     ),
 )
 

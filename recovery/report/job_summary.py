@@ -27,12 +27,15 @@ def lines_of(recovery_path: Path, log_dir: Path) -> list[str]:
 def _course(stored: Stored, timeline: Timeline) -> str:
     reached = max((generation.reached for generation in timeline.by_generation), default=0)
     wall_s = (timeline.end_ms - timeline.begin_ms - timeline.paused_ms) / 1000
-    count = len(timeline.recoveries)
+    count, resumed = timeline.failures, timeline.resumptions
     recoveries = f"{count} recover{'y' if count == 1 else 'ies'}" if count else "no recovery"
     # A program that knows nothing of recovery tells nothing of its steps.
     training = f" at step {reached}" if reached else ""
     goodput = f"; goodput {timeline.goodput:.1%}" if reached else ""
-    recoveries += f", {timeline.lost_steps_text} steps done again" if reached and count else ""
+    if resumed:
+        recoveries += f", stopped and started again {'once' if resumed == 1 else f'{resumed} times'}"
+    if reached and (count or (resumed and timeline.lost_steps_text != "0")):
+        recoveries += f", {timeline.lost_steps_text} steps done again"
     return f"{stored.job.state.value}{training} after {wall_s:.1f} s{goodput}; {recoveries}"
 
 

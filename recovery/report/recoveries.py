@@ -42,6 +42,14 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
     lost_steps_known: bool = True
     """A rank that stopped has said how far it had come. Else all that did have died: what they last noted is up to a heartbeat old."""
 
+    is_resumption: bool = False
+    """Nothing failed: the job was stopped in order, and somebody has started it again."""
+
+    @property
+    def because_text(self) -> str:
+        """For people."""
+        return f"stopped, and started again ({self.because})" if self.is_resumption else self.because
+
     @property
     def lost_steps_text(self) -> str:
         """For people."""
@@ -120,7 +128,15 @@ def recoveries(
             paused_ms=length_ms(intersection(((marks[0], marks[-1]),), pauses)),
             unknown_ms=_unknown_ms(times, before, noticed_ms),
             lost_steps_known=before in stopped,
+            is_resumption=_is_resumption(log, position, planned),
         )
+
+
+def _is_resumption(log: EventIndex, interrupted: int, planned: int) -> bool:
+    """Did a generation end because a node left in order, and the scheduler stopped too before the next one?"""
+    left = log.events[max(0, interrupted - 1)].event.kind is EventKind.NODE_LEFT
+    stopped = log.first_from(interrupted, EventKind.SCHEDULER_STOPPED)
+    return left and stopped is not None and stopped < planned
 
 
 _BEGINNING = (EventKind.RENDEZVOUS_OPENED, EventKind.STATE_LOADED, EventKind.FIRST_STEP_DONE)

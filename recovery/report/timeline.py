@@ -68,6 +68,16 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
         return self.useful_ms / max(1, self.end_ms - self.begin_ms - self.paused_ms)
 
     @property
+    def resumptions(self) -> int:
+        """How often the job was stopped in order and started again."""
+        return sum(recovery.is_resumption for recovery in self.recoveries)
+
+    @property
+    def failures(self) -> int:
+        """How many of the recoveries a failure has made necessary."""
+        return len(self.recoveries) - self.resumptions
+
+    @property
     def lost_steps_text(self) -> str:
         """How many steps were done again in all, for people."""
         is_known = all(recovery.lost_steps_known for recovery in self.recoveries)
@@ -206,7 +216,7 @@ def _reached(times: TrainingTimes, generation: GenerationRecord, saved: int) -> 
 def _stopped(
     log: EventIndex, begun: Mapping[int, int], activity: Iterable[Written[ActivityRecord]], run: int
 ) -> set[int]:
-    """The generations that a rank has outlived, and said how far it had come: in its own notes, or to the scheduler when it was ready again."""
+    """The generations that a rank has outlived, and said how far it had come: in its own notes, to the scheduler when it was ready again, or by the save before it was stopped."""
     noted = {
         int(one.record.generation) for one in activity if one.record.run == run and not one.record.due_ms
     }
@@ -216,7 +226,14 @@ def _stopped(
         for stored in log.in_generation(number, EventKind.NODE_READY)
         if (stored.event.step or 0) >= max(1, step)
     }
-    return noted | said
+    saved = {
+        number
+        for number in begun
+        for stored in log.in_generation(number, EventKind.DRAIN_ENDED)
+        for commit in log.in_generation(number, EventKind.CHECKPOINT_COMMITTED)
+        if stored.event.step == commit.event.step
+    }
+    return noted | said | saved
 
 
 def _redone(times: TrainingTimes, begun: Mapping[int, int], reached: Mapping[int, int]) -> dict[int, int]:

@@ -89,7 +89,8 @@ def page(timeline: Timeline, *, job: str, state: str) -> str:
             if timeline.paused_ms
             else []
         ),
-        (str(len(timeline.recoveries)), "recoveries"),
+        (str(timeline.failures), "recoveries"),
+        *([(str(timeline.resumptions), "stops, and new starts")] if timeline.resumptions else []),
         (timeline.lost_steps_text, "steps done again"),
         (str(len(timeline.commits)), "common checkpoints"),
     ]
@@ -211,4 +212,4 @@ def _recovery_row(timeline: Timeline, recovery: Recovery) -> str:
         for time_ms in (recovery.unknown_ms, *recovery.parts, recovery.total_ms)
     )
     at_s = (recovery.at_ms - timeline.begin_ms) / 1000
-    return f'<tr><td>{at_s:,.1f} s</td><td>{escape(recovery.because)}</td>{cells}<td class="n">{recovery.lost_steps_text}</td></tr>'
+    return f'<tr><td>{at_s:,.1f} s</td><td>{escape(recovery.because_text)}</td>{cells}<td class="n">{recovery.lost_steps_text}</td></tr>'

@@ -60,6 +60,8 @@ def test_the_next_start_goes_on_at_the_step_at_which_the_job_was_stopped(
         assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
         assert [one.event.step for one in cluster.events(EventKind.PLAN_MADE)] == [0, step]
         assert steps_lost(cluster) == 0
+        last = r"; no recovery, stopped and started again once$"
+        assert re.search(last, cluster.log(LAUNCHER), re.MULTILINE), "nothing failed, and no step is lost"
         cluster.check_result()
 
 

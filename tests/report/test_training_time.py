@@ -185,6 +185,33 @@ def test_lost_steps_are_known_where_a_rank_outlived_the_generation(
     assert timeline.recoveries[0].lost_steps_text == timeline.lost_steps_text == text
 
 
+@pytest.mark.parametrize(
+    ("ended", "stopped", "is_resumption"),
+    [
+        (EventKind.NODE_LEFT, True, True),
+        (EventKind.NODE_LOST, True, False),
+        (EventKind.NODE_LEFT, False, False),
+    ],
+)
+def test_a_stop_and_a_new_start_is_no_recovery(ended: EventKind, stopped: bool, is_resumption: bool) -> None:
+    stops = [event(EventKind.SCHEDULER_STOPPED, 26), event(EventKind.SCHEDULER_RESTARTED, 28)]
+    events = [
+        *begun("a"),
+        event(EventKind.CHECKPOINT_COMMITTED, 20, step=20),
+        event(EventKind.DRAIN_ENDED, 21, step=20),
+        event(ended, 25, "a"),
+        event(EventKind.GENERATION_INTERRUPTED, 25),
+        *(stops if stopped else []),
+        event(EventKind.PLAN_MADE, 30, generation=2, step=20),
+    ]
+    again = msgspec.structs.replace(PLAN, generation=Generation(2), step=20)
+
+    timeline = make_timeline(events, [PLAN, again], run=1)
+
+    assert (timeline.resumptions, timeline.failures) == (int(is_resumption), int(not is_resumption))
+    assert timeline.lost_steps_text == "0", "all had saved the step at which they stopped"
+
+
 def test_where_no_step_was_reported_nobody_knows_how_many_were_lost() -> None:
     events = [
         *begun("a", first_steps=False),
