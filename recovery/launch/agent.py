@@ -104,8 +104,10 @@ class Agent:
         if incident is None or not self._failed:
             return
         first = incident.first
-        console.say(f"the job failed: {first.process} start {first.start}: {first.status}", style="bold red")
-        for line in incident.shown_lines:
+        is_shown = any(console.is_shown(line) for line in incident.shown_lines)
+        why = f"{first.status}{', for what is shown above' if is_shown else ''}"
+        console.say(f"the job failed: {first.process} start {first.start}: {why}", style="bold red")
+        for line in () if is_shown else incident.shown_lines:
             console.say(f"    {line}")
         for failure in incident.followed:
             console.say(f"  it was followed by {failure.process} start {failure.start}: {failure.status}")

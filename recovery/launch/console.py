@@ -7,6 +7,7 @@ import contextlib
 import errno
 import io
 import os
+import re
 import select
 import sys
 import threading
@@ -19,10 +20,14 @@ from rich.text import Text
 from typing_extensions import override
 
 from recovery import clock, owner_files
+from recovery.errors import SettingError, UsageError
 from recovery.log import send_nowhere
 
 MARK = "==="
 """Begins and ends the line that a launcher puts before each start in a process's log."""
+_MISTAKE = re.compile(
+    rf" ERROR .*event=exit code=[0-9]+ ((?:{'|'.join(row.code for kind in (SettingError, UsageError) for row in kind.rows)}): .*)"
+)
 _STDERR = 2
 _AT_ONCE = select.PIPE_BUF
 """A pipe that can be written at all takes so many bytes without a wait (pipe(7))."""
@@ -139,8 +144,27 @@ def say(text: str, *, style: str = "") -> None:
             os.write(_STDERR, f"{text}\n".encode(errors="replace"))
 
 
+_mistakes_shown: set[str] = set()
+"""Every rank makes the same."""
+
+
+def mistake_in(line: str) -> str:
+    """The wrong setting or use that a line of a log ends a process with, as one sentence; empty: it says none."""
+    found = _MISTAKE.search(line)
+    return found[1] if found else ""
+
+
+def is_shown(line: str) -> bool:
+    """Does it say a mistake that a person has seen on this console?"""
+    return mistake_in(line) in _mistakes_shown
+
+
 def show_line(label: str, line: str, *, number: int) -> None:
-    """A line of a process's log behind its label, in the colour of its number."""
+    """A line of a process's log behind its label, in the colour of its number. The same mistake is shown once, however many ranks make it."""
+    if is_shown(line):
+        return
+    if mistake := mistake_in(line):
+        _mistakes_shown.add(mistake)
     # What cannot be shown is in the log itself.
     with contextlib.suppress(OSError):
         console.print(Text.assemble((f"[{label}] ", _COLOURS[number % len(_COLOURS)]), line))

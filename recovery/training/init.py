@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from recovery.config import Settings
 from recovery.core.worker import stimuli as s
-from recovery.errors import ROWS, GenerationInterrupted, UsageError
+from recovery.errors import ROWS, GenerationInterrupted, RecoveryError, UsageError
 from recovery.training import bootstrap, current, early_exit, framework_hooks, process_end, secure_channel
 from recovery.training.early_exit import EarlyExit
 from recovery.training.session import Session
@@ -122,7 +122,9 @@ class _Script:
         self._raised = True
         # It ends by its own mistake, also if the generation ends meanwhile.
         service.training_control.forget_wakers()
-        if show:
+        # An error of ours says in one line what is wrong, as in `recovery.run`.
+        ours = error if isinstance(error, RecoveryError) else None
+        if show and ours is None:
             sys.__excepthook__(kind, error, trace)
         text = "".join(traceback.format_exception(kind, error, trace))
         service.post(
@@ -135,6 +137,8 @@ class _Script:
             )
         )
         service.training_control.verdict()
+        if ours is not None:
+            process_end.leave_at_exit(ours.exit_code, str(ours))
 
     def _on_exit(self) -> None:
         """The script has ended: wait until every rank has, as in @recovery.run.

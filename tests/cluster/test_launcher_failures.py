@@ -236,3 +236,34 @@ def test_a_launcher_in_the_background_is_found_after_a_step_of_the_wall_clock(tm
         stopped = subprocess.run(stop, check=False, timeout=300, capture_output=True, text=True)
         assert stopped.returncode == 0, stopped.stderr
         assert_nothing_left(cluster)
+
+
+MISTAKEN = """
+import recovery
+from recovery.errors import UsageError
+
+{enter}
+    raise UsageError(field="train.py", reason="is wrong", next_step="Mend it.")
+{leave}
+"""
+
+
+@pytest.mark.parametrize(
+    ("enter", "leave"),
+    [("session = recovery.init()\nif session:", ""), ("@recovery.run\ndef train(session):", "train()")],
+    ids=["a script", "a function"],
+)
+def test_a_mistake_that_every_rank_makes_is_shown_once(tmp_path: Path, enter: str, leave: str) -> None:
+    with LaunchedCluster(tmp_path) as cluster:
+        (tmp_path / "mistaken.py").write_text(MISTAKEN.format(enter=enter, leave=leave))
+        cluster.start(script="mistaken.py")
+        assert cluster.wait_exit(LAUNCHER) == ROWS["USAGE"].exit_code, cluster.tails()
+        said = cluster.log(LAUNCHER)
+        assert said.count("USAGE: train.py: is wrong. Mend it.") == 1, said
+        assert "Traceback" not in said
+        assert re.search(
+            r"^the job failed: worker_[01] start 1: exit code 64, for what is shown above$",
+            said,
+            re.MULTILINE,
+        )
+        assert_nothing_left(cluster)
