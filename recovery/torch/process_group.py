@@ -237,7 +237,7 @@ class World:
         begun_ms, pause_ms = clock.monotonic_ms(), WAIT_NOTE_FIRST_MS
         while not self._form_left.wait(pause_ms / 1_000):
             _logger.info(
-                "event=waiting waiting for all %d ranks to join the world of generation %d, %d s so far",
+                "event=waiting for all %d ranks to join the world of generation %d, %d s so far",
                 self._session.world_size,
                 self._session.generation,
                 (clock.monotonic_ms() - begun_ms) // 1_000,

@@ -48,7 +48,7 @@ def test_it_waits_for_a_rank_and_says_so() -> None:
     [ready] = worker.sent(m.Ready)
     assert ready.rank is None
     [said] = [one for one in worker.fire(WorkerTimer.WAIT_NOTE, 5_000) if isinstance(one, e.Log)]
-    assert said.text == "waiting for a rank to take over (standby), 5 s so far"
+    assert said.text == "for a rank to take over (standby), 5 s so far", "behind event=waiting"
 
 
 def test_it_looks_for_the_files_of_the_offered_rank_and_says_what_it_can_read() -> None:

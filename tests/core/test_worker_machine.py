@@ -58,9 +58,7 @@ def test_waits_say_what_they_wait_for_after_5_s_and_then_every_30() -> None:
     driven.handle(s.Started(RequestId("r"), None))
     assert we.SetTimer(WorkerTimer.WAIT_NOTE, 5_000) in driven.effects
     driven.fire(WorkerTimer.WAIT_NOTE, 5_000)
-    assert [said.text for said in driven.effects_of(e.Log)] == [
-        "waiting for the scheduler to answer, 5 s so far"
-    ]
+    assert [said.text for said in driven.effects_of(e.Log)] == ["for the scheduler to answer, 5 s so far"]
     assert driven.effects_of(we.SetTimer) == [we.SetTimer(WorkerTimer.WAIT_NOTE, 35_000)]
     assert DrivenWorker().training().fire(WorkerTimer.WAIT_NOTE, 9_000) == []
 

@@ -138,7 +138,7 @@ def test_a_world_that_is_long_in_coming_logs_what_it_waits_for(
     monkeypatch.setattr(process_group, "WAIT_NOTE_FIRST_MS", 10)
     monkeypatch.setattr(process_group, "WAIT_NOTE_MS", 10)
     session = FakeSession(rank=1, world_size=3, generation=7)
-    note = r"waiting for all 3 ranks to join the world of generation 7, \d+ s so far"
+    note = r"event=waiting for all 3 ranks to join the world of generation 7, \d+ s so far"
 
     def form() -> None:
         with contextlib.suppress(GenerationInterrupted):

@@ -38,6 +38,6 @@ class WaitNote:
             return []
         seconds = (now_ms - self._since_ms) / 1000
         return [
-            Log("waiting", f"waiting for {self._waiting_for}, {seconds:.0f} s so far"),
+            Log("waiting", f"for {self._waiting_for}, {seconds:.0f} s so far"),
             SetTimer(WorkerTimer.WAIT_NOTE, now_ms + WAIT_NOTE_MS),
         ]
