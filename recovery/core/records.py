@@ -134,6 +134,10 @@ AS_STANDBY = "standby"
 """Details of a `node_admitted` of a process that holds no rank. Stores hold it in this word."""
 
 
+STARTED_AGAIN = "it started its program again"
+"""Reason of a `node_resumed` of a survivor that has replaced its program by exec. Stores hold it in this word."""
+
+
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The job of a recovery path. One row."""
 

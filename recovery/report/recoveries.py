@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import msgspec
 
-from recovery.core.records import EventKind
+from recovery.core.records import STARTED_AGAIN, EventKind
 from recovery.report.event_index import EventIndex
 from recovery.report.intervals import difference, intersection, length_ms
 from recovery.report.training_time import TrainingTimes
@@ -26,9 +26,9 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
     notice_ms: int
     """From the closed connection to the loss."""
     window_ms: int
-    """Until the last missing node was let in."""
+    """Until the last missing node was let in: a new process, or one that was cut off."""
     start_ms: int
-    """Until all were ready and the plan was made."""
+    """Until all were ready and the plan was made; with it the start of survivors that start their script again."""
     rendezvous_ms: int
     """Until rank 0 listened for the new world."""
     load_ms: int
@@ -41,7 +41,6 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
     """Before all that: from the last moment at which all ranks are known to have trained to the notice."""
     lost_steps_known: bool = True
     """A rank that stopped has said how far it had come. Else all that did have died: what they last noted is up to a heartbeat old."""
-
     is_resumption: bool = False
     """Nothing failed: the job was stopped in order, and somebody has started it again."""
 
@@ -104,7 +103,7 @@ def recoveries(
         of_next = log.in_generation(plan.event.generation or 0, *_BEGINNING)
         ends = (
             stored.wall_ms,
-            _last_ms(log.events[position:planned], EventKind.NODE_ADMITTED, EventKind.NODE_RESUMED),
+            _let_in_ms(log.events[position:planned]),
             plan.wall_ms,
             *(_last_first_ms(of_next, kind) for kind in _BEGINNING),
         )
@@ -168,6 +167,12 @@ def _last_first_ms(events: Iterable[StoredEvent], kind: EventKind) -> int:
         if stored.event.kind is kind:
             firsts.setdefault(stored.event.node_id, stored.wall_ms)
     return max(firsts.values(), default=0)
+
+
+def _let_in_ms(events: Iterable[StoredEvent]) -> int:
+    """When the last node was let in. A survivor that started its program again was not kept out: that is a start."""
+    missing = (stored for stored in events if stored.event.reason != STARTED_AGAIN)
+    return _last_ms(missing, EventKind.NODE_ADMITTED, EventKind.NODE_RESUMED)
 
 
 def _last_ms(events: Iterable[StoredEvent], *kinds: EventKind) -> int:

@@ -6,7 +6,7 @@ from msgspec import structs
 
 from recovery.core import messages as m
 from recovery.core.ids import NodeId
-from recovery.core.records import EventKind, JobState
+from recovery.core.records import STARTED_AGAIN, EventKind, JobState
 from recovery.core.scheduler.stimuli import ProcessGone
 from tests.core.desk import Desk, Worker, begin, checkpoint
 from tests.core.driven_worker import DrivenWorker
@@ -53,6 +53,8 @@ def test_its_rank_is_offered_to_nobody_and_it_comes_back_by_its_token() -> None:
     admitted = first.register()
     assert isinstance(admitted, m.Admitted)
     assert (admitted.resumed, admitted.rank, admitted.incarnation) == (True, 0, 1)
+    [resumed] = [event for event in desk.events if event.kind is EventKind.NODE_RESUMED]
+    assert resumed.reason == STARTED_AGAIN
     first.ready(checkpoint(20, path="worker_0/20"))
     assert job(desk).state is JobState.RUNNING
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RunId
-from recovery.core.records import ActivityRecord, EventKind, EventRecord, GenerationRecord
+from recovery.core.records import STARTED_AGAIN, ActivityRecord, EventKind, EventRecord, GenerationRecord
 from recovery.report.intervals import difference, intersection, union
 from recovery.report.node_spans import Doing
 from recovery.report.timeline import Timeline, make_timeline
@@ -210,6 +210,21 @@ def test_a_stop_and_a_new_start_is_no_recovery(ended: EventKind, stopped: bool, 
 
     assert (timeline.resumptions, timeline.failures) == (int(is_resumption), int(not is_resumption))
     assert timeline.lost_steps_text == "0", "all had saved the step at which they stopped"
+
+
+def test_the_start_of_a_survivor_that_starts_its_script_again_is_no_window() -> None:
+    cut, again = event(EventKind.NODE_RESUMED, 27, "a"), event(EventKind.NODE_RESUMED, 29, "b")
+    again = msgspec.structs.replace(again, event=msgspec.structs.replace(again.event, reason=STARTED_AGAIN))
+    events = [
+        *begun("a", "b"),
+        event(EventKind.GENERATION_INTERRUPTED, 25),
+        cut,
+        again,
+        event(EventKind.PLAN_MADE, 30, generation=2),
+    ]
+    plan = msgspec.structs.replace(PLAN, generation=Generation(2))
+    [one] = make_timeline(events, [PLAN, plan], run=1).recoveries
+    assert (one.window_ms, one.start_ms) == (2_000, 3_000)
 
 
 def test_where_no_step_was_reported_nobody_knows_how_many_were_lost() -> None:

@@ -22,7 +22,15 @@ from recovery.core.policy.registration import (
     Window,
     decide,
 )
-from recovery.core.records import AS_STANDBY, EventKind, EventRecord, NodeRecord, NodeState, Record
+from recovery.core.records import (
+    AS_STANDBY,
+    STARTED_AGAIN,
+    EventKind,
+    EventRecord,
+    NodeRecord,
+    NodeState,
+    Record,
+)
 from recovery.core.scheduler.admission_queue import Waiting
 from recovery.core.scheduler.drain_states import RANK_HANDED_OVER
 from recovery.core.scheduler.effects import (
@@ -267,8 +275,9 @@ def _resume(
         token = received.fresh_token
         node.record = msgspec.structs.replace(node.record, token_digest=token_digest(token))
     node.came_from = received.peer
+    came_back = STARTED_AGAIN if node.is_restarting else "it came back"
     _connect(state, node, received.connection, register, now_ms)
-    reason = "a new connection" if was_here else "it came back"
+    reason = "a new connection" if was_here else came_back
     rows: list[Record] = []
     if offer.slots is Slots.FREE and offer.slot != node.slot:
         # It waited as a standby, and while the job forms a slot has become free.
