@@ -313,8 +313,8 @@ class TrainState:
         if found and not self._gradients_logged:
             self._gradients_logged = True
             _logger.info(
-                "event=gradients_saved count=%d bytes=%d the next backward pass may add to them; a loop that calls zero_grad() "
-                "right behind optimizer.step() saves none",
+                "event=gradients_saved count=%d bytes=%d a loop may add to them, so they are part of the state; with zero_grad() right "
+                "behind optimizer.step() there are none, and the files are smaller",
                 len(found),
                 sum(gradient.element_size() * gradient.numel() for gradient in found.values()),
             )
