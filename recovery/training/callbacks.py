@@ -136,6 +136,9 @@ class ModelCheckpoint(Callback):
         if session.recovery_enabled:
             remove_leftovers(self._directory, self._prefix)
         session.checkpoint_directory(self._directory, self._prefix)
+        if session.rank == 0:
+            # All ranks have the same rule.
+            _logger.info("event=saves_planned %s, in %s", self._config.sentence, self._directory)
         commits = session.disk_commits
         self._schedule.begin(durable_step=commits.step, since_commit_ms=commits.since_ms)
         self._newest_step = commits.step

@@ -65,6 +65,16 @@ class CheckpointConfig:
         for name, value in settled.items():
             object.__setattr__(self, name, value)
 
+    @property
+    def sentence(self) -> str:
+        """When it saves and what it keeps, for people."""
+        steps, seconds = self.save_checkpoint_steps, self.save_checkpoint_seconds
+        by_steps = "at every step" if steps == 1 else f"every {steps} steps"
+        when = by_steps if steps else f"every {seconds} s" if seconds else "behind the last step"
+        kept, minutes = self.keep_checkpoint_max, self.keep_checkpoint_per_n_minutes
+        stays = f"the newest {kept} stay" if kept else f"one per {minutes} minutes stays"
+        return f"the state is saved {when}, {stays}"
+
     def check_for_recovery(self) -> None:
         """Refuse what could leave the job without a checkpoint to go back to.
 

@@ -65,6 +65,14 @@ def trained(directory: Path, script: str, *killed: str) -> tuple[LaunchedCluster
         return cluster, torch.load(directory / "model.pt")
 
 
+def test_a_job_says_at_its_start_how_often_it_saves_where_the_script_does_not(tmp_path: Path) -> None:
+    script = changed()
+    assert script.count(", save_every=20") == 1
+    cluster, _ = trained(tmp_path / "job", script.replace(", save_every=20", ""))
+    said = "event=saves_planned the state is saved every 100 steps, the newest 5 stay, in "
+    assert cluster.log(LAUNCHER).count(said) == 1, "by one rank, for all"
+
+
 def test_the_script_trains_as_it_stands(tmp_path: Path) -> None:
     _, weights = trained(tmp_path / "plain", unchanged())
     assert set(weights) == {"weight", "bias"}

@@ -59,6 +59,27 @@ def test_steps_win_over_seconds_and_the_number_over_minutes(
     )
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "the state is saved at every step, the newest 5 stay"),
+        ({"save_checkpoint_steps": 100}, "the state is saved every 100 steps, the newest 5 stay"),
+        (
+            {
+                "save_checkpoint_steps": 0,
+                "save_checkpoint_seconds": 60,
+                "keep_checkpoint_max": 0,
+                "keep_checkpoint_per_n_minutes": 10,
+            },
+            "the state is saved every 60 s, one per 10 minutes stays",
+        ),
+        ({"save_checkpoint_steps": 0}, "the state is saved behind the last step, the newest 5 stay"),
+    ],
+)
+def test_it_says_when_it_saves_and_what_stays(given: dict[str, Any], said: str) -> None:
+    assert CheckpointConfig(**given).sentence == said
+
+
 @pytest.mark.parametrize("nothing", [None, 0])
 def test_all_none_or_zero_is_refused(nothing: int | None) -> None:
     with pytest.raises(SettingError, match=r"SETTING_RANGE: .*can't be all None or 0"):
