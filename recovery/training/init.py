@@ -55,11 +55,14 @@ def init(
     global _script  # noqa: PLW0603 - a process has one membership
     with process_end.one_clear_line():
         if _script is not None:
-            raise UsageError(
+            mistake = UsageError(
                 field="recovery.init()",
                 reason="was called a second time in this process",
                 next_step="Call it once and keep the session, or use @recovery.run.",
             )
+            # Its end would be taken for that of its training.
+            _script.report(mistake)
+            raise mistake
         secure_channel.set_ps_context(
             config_file_path=config_file_path,
             enable_ssl=enable_ssl,
@@ -119,26 +122,24 @@ class _Script:
         )
         if interrupted or framework_hooks.is_collective_error(error):
             self._replace(session, "" if interrupted else f"{kind.__name__}: {error}")
-        self._raised = True
-        # It ends by its own mistake, also if the generation ends meanwhile.
-        service.training_control.forget_wakers()
         # An error of ours says in one line what is wrong, as in `recovery.run`.
         ours = error if isinstance(error, RecoveryError) else None
         if show and ours is None:
             sys.__excepthook__(kind, error, trace)
-        text = "".join(traceback.format_exception(kind, error, trace))
-        service.post(
-            s.TrainingRaised(
-                service.new_request(),
-                session.plan_generation,
-                session.step,
-                f"{kind.__name__}: {error}",
-                text,
-            )
-        )
-        service.training_control.verdict()
+        self.report(error)
         if ours is not None:
             process_end.leave_at_exit(ours.exit_code, str(ours))
+
+    def report(self, error: BaseException) -> None:
+        """This process ends by its own mistake, also if the generation ends meanwhile."""
+        self._raised = True
+        session, service = self._session, self._service
+        service.training_control.forget_wakers()
+        name, text = f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))
+        service.post(
+            s.TrainingRaised(service.new_request(), session.plan_generation, session.step, name, text)
+        )
+        service.training_control.verdict()
 
     def _on_exit(self) -> None:
         """The script has ended: wait until every rank has, as in @recovery.run.

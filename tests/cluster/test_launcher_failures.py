@@ -267,3 +267,16 @@ def test_a_mistake_that_every_rank_makes_is_shown_once(tmp_path: Path, enter: st
             re.MULTILINE,
         )
         assert_nothing_left(cluster)
+
+
+def test_a_second_init_is_no_end_of_training(tmp_path: Path) -> None:
+    with LaunchedCluster(tmp_path, workers=1) as cluster:
+        (tmp_path / "twice.py").write_text("import recovery\n\nrecovery.init()\nrecovery.init()\n")
+        cluster.start(script="twice.py")
+        assert cluster.wait_exit(LAUNCHER) == ROWS["USAGE"].exit_code, cluster.tails()
+        said = cluster.log(LAUNCHER)
+        assert said.count("USAGE: recovery.init(): was called a second time in this process.") == 1
+        assert not cluster.events(EventKind.JOB_FINISHED)
+        [failed] = cluster.events(EventKind.NODE_FAILED)
+        assert "was called a second time" in failed.event.reason
+        assert_nothing_left(cluster)
