@@ -9,6 +9,7 @@ _HANDED_OVER = f"{_DRAIN}::test_a_rank_goes_to_a_standby_at_a_step_that_all_have
 _GIVEN_UP = f"{_DRAIN}::test_whatever_comes_between_gives_it_up_and_lets_everybody_go_on"
 _DRAIN_ORDER = "tests/core/test_drain_order.py"
 _JOB_STOP = "tests/core/test_job_stop.py"
+_ALL_AT_ONCE = f"{_JOB_STOP}::test_a_signal_to_all_processes_at_once_is_the_end_of_the_job"
 _ORDERS = "tests/core/test_drain_interleavings.py"
 _STOP_POINT = "tests/worker/test_stop_point.py"
 _SIGNALS = "tests/training/test_stop_signals.py"
@@ -48,8 +49,8 @@ DRAIN = (
         "I10",
         "core/scheduler/drain.py",
         "advance",
-        "drain.state is DrainState.SAVING and state.checkpoints.durable_step >= drain.step",
-        "drain.state is DrainState.SAVING",
+        "drain.state is DrainState.SAVING and state.checkpoints.durable_step >= drain.step and not missing",
+        "drain.state is DrainState.SAVING and not missing",
         (_HANDED_OVER,),
     ),
     Bug(
@@ -88,8 +89,8 @@ DRAIN = (
         "I14",
         "core/scheduler/drain.py",
         "_give_up",
-        "node.connection is not None",
-        "node.connection is None",
+        "*_answers(state, DrainCancelled(drain=drain.number)), *_not_handed_over(state, drain, reason)",
+        "*_not_handed_over(state, drain, reason), *()",
         (_GIVEN_UP, _ORDERS),
     ),
     Bug(
@@ -105,16 +106,43 @@ DRAIN = (
         "a drain goes on when its standby is gone",
         "I14",
         "core/scheduler/drain.py",
-        "_obstacle",
+        "_missing",
         'if not ready:\n    return "no standby is ready"',
         'if not ready and not departing:\n    return "no standby is ready"',
-        (f"{_DRAIN}::test_without_a_standby_the_answer_is_no_and_nothing_has_changed",),
+        (f"{_DRAIN}::test_without_a_standby_the_answer_is_no_and_the_step_is_saved",),
+    ),
+    Bug(
+        "a rank is handed over to nobody",
+        "I14",
+        "core/scheduler/drain.py",
+        "advance",
+        "drain.state is DrainState.SAVING and state.checkpoints.durable_step >= drain.step and not missing",
+        "drain.state is DrainState.SAVING and state.checkpoints.durable_step >= drain.step",
+        (f"{_DRAIN}::test_without_a_standby_the_answer_is_no_and_the_step_is_saved",),
+    ),
+    Bug(
+        "who is asked to end with all others leaves before the launcher has asked",
+        "I26",
+        "core/scheduler/drain.py",
+        "advance",
+        "missing and now_ms >= drain.standbys_due_ms",
+        "missing",
+        (_ALL_AT_ONCE,),
+    ),
+    Bug(
+        "who had asked to end is forgotten when the whole job is to",
+        "I26",
+        "core/scheduler/drain.py",
+        "on_stop_job",
+        "True, request, departing",
+        "True, request, {}",
+        (_ALL_AT_ONCE,),
     ),
     Bug(
         "more ranks are drained than there are standbys",
         "I14",
         "core/scheduler/drain.py",
-        "_obstacle",
+        "_missing",
         "ready < len(departing)",
         "ready < len(departing) - 1",
         (f"{_DRAIN}::test_when_more_depart_than_standbys_wait_all_leave_as_they_are",),

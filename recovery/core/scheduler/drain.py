@@ -89,7 +89,10 @@ def on_stop_job(
     departing: dict[NodeId, RequestId | None] = {}
     if drain is not None and drain.is_open:
         # Its workers were asked by the same signal, or a person wants less: all stop once more, and have the launcher's time.
-        effects, departing = _end(state, drain, DrainFact.GIVEN_UP, "the whole job is to end"), drain.departing
+        effects, departing = (
+            _end(state, drain, DrainFact.GIVEN_UP, "the whole job is to end"),
+            drain.departing,
+        )
     drain = _new(state, f"the launcher at {peer}: {stop.reason}", stop.within_ms, now_ms)
     drain.ends_job, drain.stops[connection], drain.departing = True, request, departing
     if obstacle:
