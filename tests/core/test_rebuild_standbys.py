@@ -210,6 +210,16 @@ def test_generation_that_somebody_reported_is_not_given_again_by_the_next_proces
     assert first.last(m.Rollback).generation == 2000
 
 
+def test_what_is_known_already_is_not_noted_again() -> None:
+    desk = Desk(RULES)
+    [waits] = come(desk, "s0")
+    ready(waits, past(1, generation=5))
+    before = desk.row(NodeRecord)
+    assert before[0].generation == 5
+    ready(waits, past(1, generation=3))
+    assert desk.row(NodeRecord) == before
+
+
 def test_files_of_a_plan_that_nobody_here_knows_are_not_gone_back_to() -> None:
     """A standby had taken the rank over, was not here when the store was built again, and comes later with files of its own plan."""
     desk = Desk(RULES)
