@@ -140,6 +140,17 @@ def test_a_job_that_cannot_be_saved_lets_those_go_that_had_asked_before() -> Non
     assert "worker_0 is suspect" in stopped.heard(launcher)[0].obstacle  # type: ignore[union-attr]  # JobSaved has one
 
 
+def test_a_job_that_is_not_worth_a_save_lets_those_go_that_wait_for_another() -> None:
+    """A signal to all processes before the first step: the workers' requests have the ranks wait already."""
+    drained = Drained(standbys=0)
+    request = drained.depart()
+    launcher = stop(drained.desk)
+    [answer] = drained.desk.tray[launcher]
+    assert answer == said(10, "no step is done since step 0")
+    assert drained.zero.last(DrainCancelled) == DrainCancelled(drain=1)
+    assert drained.one.last(NotHandedOver).request_id == request
+
+
 def test_who_is_ended_behind_a_save_that_came_to_nothing_leaves_at_once() -> None:
     stopped = Stopped()
     stopped.stop()

@@ -36,6 +36,7 @@ from recovery.core.scheduler.stimuli import DrainAsked
 from recovery.core.scheduler.timers import DrainTimer, StandbysTimer
 
 _NOT_SAVED = "not saved for the end of the job: "
+_ALL_IS_TO_END = "the whole job is to end"
 STOP_FOLLOWS_MS = 300
 """How long a worker that is asked to end is not sent away for want of a standby: the launcher may have been asked by the same signal. Below
 `ANSWER_MS` of core/worker/handover.py."""
@@ -87,16 +88,15 @@ def on_stop_job(
     obstacle = _why_not_saved(state)
     effects: list[SchedulerEffect] = []
     departing: dict[NodeId, RequestId | None] = {}
-    if drain is not None and drain.is_open:
+    if drain is not None and drain.is_open and obstacle:
+        effects = _give_up(state, drain, _ALL_IS_TO_END)
+    elif drain is not None and drain.is_open:
         # Its workers were asked by the same signal, or a person wants less: all stop once more, and have the launcher's time.
-        effects, departing = (
-            _end(state, drain, DrainFact.GIVEN_UP, "the whole job is to end"),
-            drain.departing,
-        )
+        effects, departing = _end(state, drain, DrainFact.GIVEN_UP, _ALL_IS_TO_END), drain.departing
     drain = _new(state, f"the launcher at {peer}: {stop.reason}", stop.within_ms, now_ms)
     drain.ends_job, drain.stops[connection], drain.departing = True, request, departing
     if obstacle:
-        return [*effects, *_give_up(state, drain, obstacle)]
+        return [*effects, *_end(state, drain, DrainFact.GIVEN_UP, obstacle)]
     return [KeepConnection(connection), *effects, *_begin(state, drain)]
 
 

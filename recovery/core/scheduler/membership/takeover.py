@@ -133,8 +133,9 @@ def _last_resort(
     """The standby that takes the rank with what it can read, when all have declined.
 
     One that was started in the place of a lost one, on the host of this one: its launcher does not bring the lost id back, and it
-    reads what that one would read. Any there, once the process that was started for this one has another rank. Or one that was started for this very rank on another host, once other hosts hold an earlier step as
-    a whole: nothing but that step is left where the lost host does not come back.
+    reads what that one would read. Any there, once the process that was started for this one has another rank. Or one that was started
+    for this very rank on another host, once other hosts hold an earlier step as a whole: nothing but that step is left where the lost
+    host does not come back.
     """
     has_another = any(node.replaces == holder.record.node_id and node.slot for node in state.nodes.values())
     copied = state.copying.copied_step or state.copying.copied_in_memory
