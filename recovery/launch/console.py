@@ -123,6 +123,15 @@ class _Console(Console):
         send_nowhere(sys.stdout)
         self.quiet = True
         self._buffer.clear()
+    @override
+    def _write_buffer(self) -> None:
+        try:
+            super()._write_buffer()
+        except OSError:
+            # Rich keeps what could not be written, and would write all of it again with every further line.
+            self._buffer.clear()
+            raise
+
         say("nobody reads this launcher's output any more; the processes' logs go on", style="yellow")
 
 

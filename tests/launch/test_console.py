@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -85,3 +86,27 @@ def test_a_line_without_an_end_is_shown_in_pieces(tmp_path: Path, capsys: pytest
     assert capsys.readouterr().out.count("x") == 3 * 65_536, "the rest may still go on"
     tail.show(to_the_end=True)
     assert capsys.readouterr().out.count("x") == 200_000 - 3 * 65_536
+
+
+REPEATED = """
+import sys
+from recovery.launch import console
+print("begun", file=sys.stderr, flush=True)
+sys.stdin.read()
+for number in range(200):
+    console.show_line("0", "x", number=0)
+print(len(console.console._buffer), file=sys.stderr)
+"""
+
+
+def test_what_a_closed_terminal_did_not_take_is_not_kept() -> None:
+    master, slave = pty.openpty()
+    pipe, command = subprocess.PIPE, [sys.executable, "-c", REPEATED]
+    with subprocess.Popen(command, text=True, stdin=pipe, stdout=slave, stderr=pipe) as process:
+        os.close(slave)
+        assert process.stderr is not None
+        assert process.stderr.readline() == "begun\n"
+        os.close(master)
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.stderr.readline() == "0\n"
