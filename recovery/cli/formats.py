@@ -25,6 +25,11 @@ console = Console(
 """Colour on a terminal only, and none where NO_COLOR is set."""
 
 
+def is_a_terminal() -> bool:
+    """Is standard output a terminal? Rich takes a pipe for one where FORCE_COLOR is set, and a screen can be kept up to date on a terminal only."""
+    return console.file.isatty() and not console.is_dumb_terminal
+
+
 _FOLDED = 300
 """Rows of a table whose long columns are folded to the width of the terminal: a millisecond each."""
 _LONG = ("reason", "because", "ended", "path", "rule", "value", "copies")

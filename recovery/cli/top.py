@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from typing import Annotated, NoReturn
 
 import typer
@@ -10,7 +11,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from recovery.cli.formats import console
+from recovery.cli.formats import console, is_a_terminal
 from recovery.cli.options import Connect, MaybePath
 from recovery.cli.source import Source, source_of
 from recovery.cli.status_screen import screen, status_of
@@ -36,9 +37,9 @@ def top(
 
 
 def _show_again_and_again(source: Source, shown: Group, interval: float) -> NoReturn:
-    with Live(console=console, screen=console.is_terminal, auto_refresh=False) as live:
+    with Live(console=console, screen=True, auto_refresh=False) if is_a_terminal() else nullcontext() as live:
         while True:
-            if console.is_terminal:
+            if live is not None:
                 live.update(shown, refresh=True)
             else:
                 console.print(shown)

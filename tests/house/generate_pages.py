@@ -125,8 +125,10 @@ _CLI_HEAD = """\
 
 `recovery COMMAND --help` says the same. What is stored is read while nothing runs, or beside a running job without disturbing it.
 Errors are one line on stderr, with the [exit code](errors.md) of their kind; a check that found something ends with 1. Without a
-terminal, and with `NO_COLOR`, there are no colour codes. `recovery --install-completion` makes the shell complete commands and
-options.
+terminal, and with `NO_COLOR`, there are no colour codes; `FORCE_COLOR` gives them to a pipe.
+
+`recovery --install-completion` makes the shell (bash, zsh, fish) complete commands and options from its next start on; `recovery
+--show-completion` prints what it would install.
 
 """
 
