@@ -31,6 +31,7 @@ _HELP = {
     "log_dir": "where logs go (logs)",
     "tee": "streams that are shown: 3, or 0:3,1:3",
     "local_ranks_filter": "ranks whose log is shown",
+    "progress": "False: no line below the others on a terminal that says how far training is (as of `recovery msrun`)",
 }
 _SHORT = {"tee": "-t", "redirects": "-r"}
 _RECOVERY_PATH = "recovery"

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
+from recovery import job_line
 from recovery.cli.formats import table_of, text_of
 from recovery.cli.source import Source, ask, event_of
 from recovery.report import status as status_report
@@ -30,8 +31,13 @@ def status_of(source: Source) -> dict[str, Any]:
     return status_report.status_of_view(ask(source, "/status"), last, place=f"{source[0]}:{source[1]}")
 
 
-def screen(found: dict[str, Any]) -> Group:
-    """The status for people."""
+def screen(found: dict[str, Any], per_s: float = 0.0) -> Group:
+    """The status for people.
+
+    Args:
+        found: as `status_of` gives it.
+        per_s: steps per second, where somebody has looked more than once; 0: nobody knows.
+    """
     scheduler = found["scheduler"]
     process = f"pid {scheduler['pid'] or 'on its host'}" if scheduler["alive"] else "not running on this host"
     states = (
@@ -41,6 +47,8 @@ def screen(found: dict[str, Any]) -> Group:
     facts = [
         ("job", f"{found['job']}, run {found['run']}"),
         ("state", found["state"]),
+        *_training(found, per_s),
+        *([("waits for", _waits_for(found))] if found["waits_for"] else []),
         *([("reason", found["reason"])] if found["reason"] else []),
         ("scheduler", f"{process}, incarnation {scheduler['incarnation']}"),
         ("generation", f"{found['generation']}, began at step {found['generation_began_at_step'] or 0}"),
@@ -87,6 +95,20 @@ def _failed_work(found: dict[str, Any]) -> str:
         f"{count} {one if count == 1 else several} failed" for count, one, several in counted if count
     )
     return f"{said}; the last: {found['last_failed']}" if said and found["last_failed"] else said
+
+
+def _training(found: dict[str, Any], per_s: float) -> list[tuple[str, str]]:
+    """The same words as below the ranks' output on the launcher's terminal, where there is more to tell than the step."""
+    told = [found[key] for key in ("epoch", "total_steps", "loss")]
+    if not found["newest_step"] or not (per_s or any(value is not None for value in told)):
+        return []
+    parts = job_line.training_parts(job_line.Training(found["newest_step"], *told), per_s)
+    return [("training", "  ".join(part.text for part in parts))]
+
+
+def _waits_for(found: dict[str, Any]) -> str:
+    since = f" (for {job_line.duration(found['waits_s'])})" if found["waits_s"] is not None else ""
+    return ", ".join(found["waits_for"]) + since
 
 
 def _warming_up(names: list[str]) -> str:

@@ -11,11 +11,13 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
+from recovery import clock
 from recovery.cli.formats import console, is_a_terminal
 from recovery.cli.options import Connect, MaybePath
 from recovery.cli.source import Source, source_of
 from recovery.cli.status_screen import screen, status_of
 from recovery.errors import UsageError
+from recovery.job_line import Pace
 
 _pause = threading.Event()
 """Nobody sets it: Ctrl+C ends the wait."""
@@ -37,6 +39,7 @@ def top(
 
 
 def _show_again_and_again(source: Source, shown: Group, interval: float) -> NoReturn:
+    pace = Pace()
     with Live(console=console, screen=True, auto_refresh=False) if is_a_terminal() else nullcontext() as live:
         while True:
             if live is not None:
@@ -46,7 +49,8 @@ def _show_again_and_again(source: Source, shown: Group, interval: float) -> NoRe
                 console.file.flush()
             _pause.wait(interval)
             try:
-                shown = screen(status_of(source))
+                found = status_of(source)
+                shown = screen(found, pace.note(found["newest_step"], clock.monotonic_ms()))
             except UsageError as error:
                 # The scheduler may be restarting.
                 shown = Group(Text(str(error)))

@@ -98,8 +98,9 @@ _AS_THEY_ARE = {
     "log_dir": "log_dir",
     "tee": "tee",
     "local_ranks_filter": "tail_worker_log",
+    "progress": "progress",
 }
-"""Flags that mean the same in both, and their fields of `Arguments`."""
+"""Flags that mean the same in both (the last is ours, not torchrun's), and their fields of `Arguments`."""
 _READ = {
     field.name: flag.read
     for field in msgspec.structs.fields(Arguments)

@@ -163,12 +163,18 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     """Why it has none; empty: it has one, or live rollback is not asked for."""
 
 
-class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat"):
-    """Still here, and at which step."""
+class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat", omit_defaults=True):
+    """Still here, and at which step. What follows that is for people: nothing is decided by it."""
 
     sequence: Count
     generation: GenerationNumber
     step: Count
+    epoch: Count = 0
+    """The pass over the data, 1-based; 0: not said."""
+    total_steps: Count = 0
+    """With how many steps training is over; 0: nobody knows, or a release before this one."""
+    loss: float | None = None
+    """That was reported last; None: none, or one that is still on a device."""
 
 
 class CollectiveFailed(msgspec.Struct, frozen=True, kw_only=True, tag="collective_failed"):

@@ -11,6 +11,7 @@ from typing import Any
 
 from recovery import clock
 from recovery.errors import ROWS, LaunchFailedError
+from recovery.job_line import Start
 from recovery.launch import console
 from recovery.launch.children import end
 from recovery.launch.ended_nodes import reports_of
@@ -97,6 +98,14 @@ class Agent:
         if saved:
             console.say(saved)
         return self._final_code()
+
+    def starts(self) -> dict[str, Start]:
+        """How the workers and standbys of this host were begun, by the first node id of their slot."""
+        return {
+            keeper.placed.node_id: keeper.start
+            for keeper in self._keepers
+            if keeper.placed.kind is not ProcessKind.SCHEDULER
+        }
 
     def show_cause(self) -> None:
         """Why the job failed: the first failure with its last lines, then what followed. Nothing where it did not fail."""

@@ -156,6 +156,13 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True):
             "processes to start on this host beside the workers, which wait and take the rank of a worker that is lost",
         ),
     ] = 0
+    progress: Annotated[
+        bool,
+        Flag(
+            values.switch,
+            "False: no line below the others on a terminal that says how far training is, or what a recovery waits for",
+        ),
+    ] = True
     torchelastic_run_id: str = ""
     """The line was torchrun's: the workers get torchelastic's variables, this one among them. Empty: it was msrun's."""
     torchelastic_role: str = ""

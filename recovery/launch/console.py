@@ -47,7 +47,7 @@ class _Output(io.TextIOBase):
         self._pending = bytearray()
         self._lost = 0
         """Lines that nobody will see."""
-        # The status line is drawn in a thread of its own.
+        # Threads may say something too.
         self._one_at_a_time = threading.RLock()
 
     @property
@@ -85,6 +85,11 @@ class _Output(io.TextIOBase):
             self._drain(descriptor)
         return len(text)
 
+    @property
+    def is_behind(self) -> bool:
+        """Does something wait for the reader?"""
+        return bool(self._pending)
+
     def finish(self, patience_s: float) -> None:
         """Give a slow reader the rest, as long as it takes something."""
         with self._one_at_a_time, contextlib.suppress(OSError, AttributeError):
@@ -118,12 +123,6 @@ class _Console(Console):
     """Ends nothing when nobody reads it any more (`recovery msrun ... | head`), where Rich's own would end the program."""
 
     @override
-    def on_broken_pipe(self) -> None:
-        # What Python still holds of it would make the interpreter's exit a failure.
-        send_nowhere(sys.stdout)
-        self.quiet = True
-        self._buffer.clear()
-    @override
     def _write_buffer(self) -> None:
         try:
             super()._write_buffer()
@@ -132,6 +131,12 @@ class _Console(Console):
             self._buffer.clear()
             raise
 
+    @override
+    def on_broken_pipe(self) -> None:
+        # What Python still holds of it would make the interpreter's exit a failure.
+        send_nowhere(sys.stdout)
+        self.quiet = True
+        self._buffer.clear()
         say("nobody reads this launcher's output any more; the processes' logs go on", style="yellow")
 
 
@@ -177,6 +182,41 @@ def show_line(label: str, line: str, *, number: int) -> None:
     # What cannot be shown is in the log itself.
     with contextlib.suppress(OSError):
         console.print(Text.assemble((f"[{label}] ", _COLOURS[number % len(_COLOURS)]), line))
+
+
+_STEERING = re.compile(
+    r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b\[(?![0-9;:]*m)[0-?]*[ -/]*[@-~]?|\x1b(?!\[)[ -/]*[0-~]?|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f]"
+)
+"""Whatever moves a cursor or sets up a terminal; colours and tabs stay."""
+_is_shared = False
+"""The terminal has a line below all others, so what is printed may not move the cursor."""
+
+
+def share_terminal(*, shared: bool) -> None:
+    """Print from now on what leaves a line below all others where it is; False: what the processes write, as they write it."""
+    global _is_shared  # noqa: PLW0603 - a process has one console
+    _is_shared = shared
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines of a process's log as they are shown.
+
+    Beside a line of our own each is what a terminal would have in the end: progress bars write one over the other.
+    """
+    if not _is_shared:
+        return text.splitlines()
+    whole = text.removesuffix("\n").split("\n")
+    return [_STEERING.sub("", line.rstrip("\r").rpartition("\r")[2]) for line in whole]
+
+
+def is_terminal() -> bool:
+    """Is standard output a terminal? Rich takes a pipe for one where FORCE_COLOR is set."""
+    return _output.isatty()
+
+
+def is_behind() -> bool:
+    """Has the reader not taken yet what was written?"""
+    return _output.is_behind
 
 
 def go_on() -> None:

@@ -41,7 +41,7 @@ class Tail:
                 )
                 if not whole:
                     break
-                for line in whole.decode(errors="replace").splitlines():
+                for line in console.lines_of(whole.decode(errors="replace")):
                     console.show_line(self._label, line, number=self._number)
                 self._offset += len(whole)
                 log.seek(self._offset)

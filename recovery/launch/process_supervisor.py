@@ -21,9 +21,10 @@ from recovery.errors import (
     LaunchFailedError,
     cause_of,
 )
+from recovery.job_line import Start
 from recovery.launch import console
 from recovery.launch.attempt import Attempt
-from recovery.launch.children import Child, end
+from recovery.launch.children import Child, SpawnedChild, end
 from recovery.launch.finished_file import FinishedFile
 from recovery.launch.flag_values import Rejoin
 from recovery.launch.given_up_rank import is_taken
@@ -72,6 +73,8 @@ class ProcessKeeper:
         self.placed = placed
         self.child: Child | None = None
         """Its process; None: it does not run."""
+        self._begun_ms = clock.monotonic_ms()
+        """When its newest attempt began, or the one before it ended."""
         self._context, self._incidents = context, incidents
         fresh = context.recovery_enabled and context.rejoin is Rejoin.NEW
         self._ids = NodeIds(placed.node_id, fresh=fresh and placed.kind is not ProcessKind.SCHEDULER)
@@ -92,6 +95,12 @@ class ProcessKeeper:
     def node_id(self) -> NodeId:
         """Of the process that runs, or ran last."""
         return self._ids.current
+
+    @property
+    def start(self) -> Start:
+        """How its process was begun and how long ago, for people who wait for it."""
+        how = "" if self.child is None else "spawn" if isinstance(self.child, SpawnedChild) else "fork"
+        return Start(how, clock.monotonic_ms() - self._begun_ms)
 
     async def keep(self) -> Outcome:
         """Attempt after attempt, until it is over for good."""
@@ -168,7 +177,7 @@ class ProcessKeeper:
 
     async def _attempt(self, number: int) -> Attempt:
         """One attempt, from its start to its end."""
-        begun_ms = clock.monotonic_ms()
+        begun_ms = self._begun_ms = clock.monotonic_ms()
         try:
             self.child = child = await self._begin(number)
         except OSError as error:
@@ -180,7 +189,7 @@ class ProcessKeeper:
         as_node = f", node {self.node_id} in the place of {self._ids.replaces}" if self._ids.replaces else ""
         console.say(f"started {self.placed.name} (pid {pid}, start {number}{as_node}), log: {self._log}")
         status = await child.wait()
-        self.child = None
+        self.child, self._begun_ms = None, clock.monotonic_ms()
         killed = status == -signal.SIGKILL
         how = describe(status, kernel_message=self._context.kernel_log.message_on(pid) if killed else "")
         # Whatever it said by its exit code answers this launcher's own signal.

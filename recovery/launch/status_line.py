@@ -1,62 +1,81 @@
-"""One line at the bottom of a terminal while one waits: ranks up, step, steps per second, generation."""
+"""One line at the bottom of a terminal while one waits: how far training is, or what a recovery waits for."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from rich.status import Status
+from rich.text import Text
 
-from recovery import clock
-from recovery.core.records import NodeState
-from recovery.launch import console
+from recovery import clock, job_line
+from recovery.launch import bottom_line, console
 from recovery.transport import inspection_client
 from recovery.transport.access import Access
 
-_POLL_S = 1.0
+_POLL_MS = 1_000
+_POLL_WAITING_S = 0.2
+"""A recovery takes less than a second where a worker is forked."""
+_POLL_WAITING_MS = round(_POLL_WAITING_S * 1000)
 
 
-class Pace:
-    """Steps per second, over the time between the last two changes that were seen."""
+def text_of(view: Mapping[str, Any], parts: list[job_line.Part], *, width: int, ascii_only: bool) -> Text:
+    """The line as it is drawn.
 
-    def __init__(self) -> None:
-        """Nothing seen yet."""
-        self._step, self._at_ms, self._per_s = 0, 0, 0.0
-
-    def note(self, step: int, now_ms: int) -> float:
-        """Take the step as seen now; gives the pace."""
-        if step != self._step:
-            if self._at_ms and step > self._step:
-                self._per_s = (step - self._step) * 1000 / max(1, now_ms - self._at_ms)
-            self._step, self._at_ms = step, now_ms
-        return self._per_s
-
-
-def line_of(status: dict[str, Any], pace: Pace, now_ms: int) -> str:
-    """The line for a view of the job."""
-    workers = [node for node in status["nodes"] if node["role"] == "worker"]
-    # While the job forms nobody has a rank; then standbys and ids of the past have none.
-    ranked = [node for node in workers if node.get("rank") is not None] or workers
-    up = sum(node["state"] == NodeState.LIVE.value for node in ranked)
-    step = max((node["step"] for node in workers), default=0)
-    parts = [
-        f"{up}/{status['world_size']} ranks",
-        f"step {step}",
-        f"{pace.note(step, now_ms):.1f} step/s",
-        f"generation {status['generation']}",
-        status["state"],
-    ]
-    return "  ".join(parts) + (f": {status['reason']}" if status["reason"] else "")
+    Args:
+        view: of the job.
+        parts: of the line.
+        width: of the terminal.
+        ascii_only: it shows no other characters.
+    """
+    waits = job_line.is_waiting(view)
+    if not waits:
+        parts = job_line.with_bar(parts, job_line.training_of(view), ascii_only=ascii_only)
+    line = job_line.fit(parts, width)
+    text = Text(line.encode("ascii", "replace").decode() if ascii_only else line)
+    if waits:
+        text.stylize("yellow")
+    elif not line[0].isalnum():
+        text.stylize("green", 0, job_line.BAR)
+    return text
 
 
-async def show(host: str, port: int, access: Access) -> None:
-    """Keep the line up to date until cancelled."""
-    pace = Pace()
-    with Status("starting", console=console.console, spinner="line") as shown:
+async def show(
+    host: str, port: int, access: Access, starts: Callable[[], Mapping[str, job_line.Start]]
+) -> None:
+    """Keep the line up to date until cancelled.
+
+    Args:
+        host: of the scheduler.
+        port: its own.
+        access: to it.
+        starts: gives the processes of this host, as of `job_line.waits_for`.
+    """
+    pace, silent_since_ms = job_line.Pace(), 0
+    with bottom_line.shown() as line:
         while True:
+            width, now_ms = max(1, console.console.width - 1), clock.monotonic_ms()
             try:
-                status = await inspection_client.ask(host, port, "/status", access=access)
-                shown.update(line_of(status, pace, clock.monotonic_ms()))
+                view = await inspection_client.ask(host, port, "/status", access=access)
             except inspection_client.NoAnswerError as error:
-                shown.update(f"no answer from the scheduler: {error}")
-            await asyncio.sleep(_POLL_S)
+                silent_since_ms = silent_since_ms or now_ms
+                lasted = job_line.duration((clock.monotonic_ms() - silent_since_ms) / 1000)
+                said = [job_line.Part(f"waiting for the scheduler {lasted}", 1), job_line.Part(str(error), 0)]
+                line.draw(Text(job_line.fit(said, width), style="yellow"))
+                await asyncio.sleep(_POLL_WAITING_S)
+                continue
+            silent_since_ms = 0
+            parts = job_line.parts_of(view, pace, clock.monotonic_ms(), starts())
+            ascii_only = not console.console.encoding.startswith("utf")
+            line.draw(text_of(view, parts, width=width, ascii_only=ascii_only))
+            until_ms = now_ms + (_POLL_WAITING_MS if job_line.is_waiting(view) else _POLL_MS)
+            await _pause(until_ms, starts)
+
+
+async def _pause(until_ms: int, starts: Callable[[], Mapping[str, job_line.Start]]) -> None:
+    """Until then, or until a process of this host has ended or begun: then there is something to see at once."""
+    while (now_ms := clock.monotonic_ms()) < until_ms:
+        await asyncio.sleep(_POLL_WAITING_S)
+        since_ms = clock.monotonic_ms() - now_ms
+        if any(start.for_ms <= since_ms for start in starts().values()):
+            return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from lightning.pytorch import Callback
@@ -21,6 +22,7 @@ class Steps(Callback):  # type: ignore[misc]  # Lightning is not there where typ
     @override
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         trainer.loaded()
+        self._session.total_steps = _batches_in_all(trainer)
 
     @override
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
@@ -44,3 +46,12 @@ class Steps(Callback):  # type: ignore[misc]  # Lightning is not there where typ
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         self._session.check()
+
+
+def _batches_in_all(trainer: Any) -> int:
+    """With how many batches training is over; 0: nobody knows."""
+    epochs, batches = trainer.max_epochs or -1, trainer.num_training_batches
+    by_epochs = math.inf if epochs < 0 else epochs * batches
+    by_steps = math.inf if trainer.max_steps < 0 else trainer.max_steps * trainer.accumulate_grad_batches
+    least = min(by_epochs, by_steps)
+    return 0 if math.isinf(least) else int(least)

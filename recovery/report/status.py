@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from recovery import job_line
 from recovery.core.failed_work import FailedWork
 from recovery.core.messages import Role
 from recovery.core.records import CheckpointState, NodeState
@@ -66,6 +67,9 @@ def status(stored: Stored) -> dict[str, Any]:
         "last_events": EVENTS.rows(newest_events(stored.path, LAST_EVENTS)),
         "ranks": rank_rows(ranks),
         "unreadable": list(noted.unreadable),
+        # What only a running scheduler is told.
+        **dict.fromkeys(("epoch", "total_steps", "loss", "waits_s")),
+        "waits_for": [],
     }
 
 
@@ -111,6 +115,19 @@ def status_of_view(view: dict[str, Any], last: Sequence[StoredEvent], *, place: 
             for row in workers
         ],
         "unreadable": [],
+        **_told(view),
+    }
+
+
+def _told(view: dict[str, Any]) -> dict[str, Any]:
+    """How far training is beside its step, and what it waits for."""
+    training, waits_ms = job_line.training_of(view), view.get("waits_ms")
+    return {
+        "epoch": training.epoch,
+        "total_steps": training.total_steps,
+        "loss": training.loss,
+        "waits_s": None if waits_ms is None else waits_ms / 1000,
+        "waits_for": job_line.waits_for(view),
     }
 
 
@@ -136,7 +153,7 @@ def _state_of(node: dict[str, Any]) -> dict[str, str]:
 
 
 def step_rows(view: dict[str, Any]) -> list[dict[str, Any]]:
-    """How far each worker has reported to a running scheduler that it is, as rows of `STEPS`; it knows no epochs."""
+    """How far each worker has reported to a running scheduler that it is, as rows of `STEPS`."""
     return [
         {column.key: {"run": view["run"], **node}.get(column.key) for column in STEPS.columns}
         for node in view["nodes"]

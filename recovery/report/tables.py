@@ -119,8 +119,8 @@ STEPS = View(
         _field("generation", "generation it trains in"),
         _field("incarnation", "which process of the id"),
         _field("step", "global step, 1-based"),
-        _field("epoch", "1-based; null from a running scheduler, which does not know it"),
-        _field("step_in_epoch", "1-based; null likewise"),
+        _field("epoch", "1-based; null from a running scheduler that has not heard of it yet"),
+        _field("step_in_epoch", "1-based; null from a running scheduler"),
     ),
 )
 RANKS = View(

@@ -47,9 +47,10 @@ class LossMonitor(Callback):
     @override
     def on_step_end(self, session: Session) -> None:
         """Print when it is time."""
-        if self._per_print_times and session.step % self._per_print_times == 0 and session.loss is not None:
+        is_due = self._per_print_times and session.step % self._per_print_times == 0
+        if is_due and (loss := session.read_loss()) is not None:
             print(  # noqa: T201 - the callback's product
-                f"epoch: {session.epoch} step: {session.step_in_epoch}, loss is {float(session.loss):.5g} "
+                f"epoch: {session.epoch} step: {session.step_in_epoch}, loss is {loss:.5g} "
                 f"(global step {session.step})",
                 flush=True,
             )

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from recovery import clock
 from recovery.checkpoint.position import Position
 from recovery.core.ids import Generation
 from recovery.core.messages import Admitted, HeldCheckpoint, Rollback
@@ -20,6 +19,7 @@ from recovery.training.disk_schedule import DiskCommits
 from recovery.training.early_exit import LoopWatch
 from recovery.training.failed_saves import FailedSaves
 from recovery.training.live_rollback import LiveRollback
+from recovery.training.outlook import LossTold, steps_of_epoch
 from recovery.training.planned_checkpoint import PlannedCheckpoint
 from recovery.training.state import Loss, RestorableState, TakesPosition, TrainingState
 from recovery.training.step_log import StepLog
@@ -59,6 +59,7 @@ class Session(DataPlane):
         epoch: the current pass over the data, 1-based; behind the last one still that.
         step_in_epoch: steps applied in that pass.
         loss: what the loop has reported last: float32 [] or a number; None before the first report.
+        total_steps: with how many steps training is over, for people; 0: not known. A loop that is not `steps` may say it.
         recovery_enabled: MS_ENABLE_RECOVERY=1: checkpoints are kept for a rollback.
         recovery_path: where this process's store is; None when recovery is off.
         memory: what the environment says about checkpoints in memory.
@@ -82,6 +83,7 @@ class Session(DataPlane):
         self.recovery_enabled = service.recovery_enabled
         self.recovery_path, self.memory = service.local_store.recovery_path, service.memory
         self.loss: Loss | None = None
+        self.total_steps, self._told = 0, LossTold()
         self.state: TrainingState | None = None
         self.versions: dict[str, str] = {}
         self.loop_watch = LoopWatch()
@@ -134,6 +136,7 @@ class Session(DataPlane):
     ) -> Iterator[tuple[int, Any]]:
         self.state = state
         self.restore(state)
+        self.total_steps = epochs * steps_of_epoch(state.batches)
         for callback in callbacks:
             callback.on_begin(self)
         self._live.loaded()
@@ -295,24 +298,24 @@ class Session(DataPlane):
         self.step, self.epoch, self.step_in_epoch = step, epoch, step_in_epoch
         self._position = Position(step=step, epoch=epoch - 1, batch=step_in_epoch)
         if self._step_log.is_open:
-            self._log_step()
+            self._step_log.append(self)
         if not self._first_step_reported:
             self._first_step_reported = True
             self._service.post(self._progress())
 
     def _progress(self) -> s.StepsDone:
-        return s.StepsDone(self._plan.generation, self.step, self.epoch, self.step_in_epoch)
-
-    def _log_step(self) -> None:
-        self._step_log.append(
-            generation=self.generation,
-            incarnation=self.incarnation,
-            rank=self.rank,
-            step=self.step,
-            epoch=self.epoch,
-            step_in_epoch=self.step_in_epoch,
-            wall_ms=clock.wall_ms(),
+        return s.StepsDone(
+            self._plan.generation,
+            self.step,
+            self.epoch,
+            self.step_in_epoch,
+            total_steps=self.total_steps,
+            loss=self._told.value_of(self.loss),
         )
+
+    def read_loss(self) -> float | None:
+        """The loss that was reported last, as a number; it waits for the device, and then `recovery status` has it too. None: there is none."""
+        return None if self.loss is None else self._told.read(self.loss)
 
     def stop_if_asked(self) -> None:
         """Save and wait here, if a rank is to be handed over at this step. `steps` asks by itself; another loop calls this after `applied`.

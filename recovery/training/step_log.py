@@ -6,6 +6,11 @@ import contextlib
 import json
 import os
 from pathlib import Path
+from typing import Any
+
+from recovery import clock
+
+_FIELDS = ("generation", "incarnation", "rank", "step", "epoch", "step_in_epoch")
 
 
 class StepLog:
@@ -27,9 +32,10 @@ class StepLog:
         """Whether anybody wants the lines."""
         return self._descriptor is not None
 
-    def append(self, **fields: int) -> None:
-        """Write one line in one write, so that lines of several processes do not mix."""
+    def append(self, session: Any) -> None:
+        """Write where a session stands, in one write, so that lines of several processes do not mix."""
         if self._descriptor is not None:
+            fields = {name: getattr(session, name) for name in _FIELDS} | {"wall_ms": clock.wall_ms()}
             os.write(self._descriptor, json.dumps(fields).encode() + b"\n")
 
     def close(self) -> None:

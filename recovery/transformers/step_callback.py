@@ -76,6 +76,7 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # not installed where types
     @override
     def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Have the next line of the loss be the mean of as many steps as in a training that nothing happened to."""
+        self._session.total_steps = max(0, state.max_steps)
         if self._resumed is not None:
             trainer = self._trainer
             trainer._tr_loss = self._resumed["loss"].to(args.device)  # noqa: SLF001 - its folders do not hold them
@@ -112,6 +113,12 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # not installed where types
         ends_epoch = control.should_training_stop or self._updates == self.updates_per_epoch
         self._saves_behind_epoch = ends_epoch and control.should_save
         control.should_save = control.should_save and not ends_epoch
+
+    @override
+    def on_log(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        loss = others.get("logs", {}).get("loss")
+        if loss is not None:
+            self._session.report(loss=loss)
 
     @override
     def on_epoch_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:

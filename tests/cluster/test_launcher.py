@@ -258,7 +258,7 @@ def test_a_wrong_flag_starts_nothing(tmp_path: Path) -> None:
 
 
 def test_a_terminal_gets_colours_and_a_progress_line(tmp_path: Path) -> None:
-    progress = re.compile(r"2/2 ranks  step [1-9][0-9]*  [0-9.]+ step/s  generation 1  running")
+    progress = re.compile(r"epoch [1-9]  step [1-9][0-9]*  [0-9.]+ step/s  2/2 ranks  generation 1")
     with LaunchedCluster(tmp_path, environment={**HELD, "TERM": "xterm-256color"}) as cluster:
         cluster.start("--tee=3", prefix=ON_A_TERMINAL)
         cluster.wait(lambda: progress.search(cluster.log(LAUNCHER)), "progress line")
@@ -267,6 +267,57 @@ def test_a_terminal_gets_colours_and_a_progress_line(tmp_path: Path) -> None:
         shown = cluster.log(LAUNCHER)
         assert re.search(r"\x1b\[36m\[0\] \x1b\[0m.*event=admitted", shown), "rank 0 in its colour"
         assert re.search(r"\x1b\[32m\[1\] \x1b\[0m.*event=admitted", shown)
+
+
+def test_on_a_terminal_a_recovery_says_what_it_waits_for_and_for_how_long(tmp_path: Path) -> None:
+    environment = {**HELD, "TERM": "xterm-256color"}
+    with LaunchedCluster(tmp_path, environment=environment) as cluster:
+        cluster.start("--start_method=spawn", prefix=ON_A_TERMINAL)
+        cluster.wait_step(12)
+        cluster.kill_node("1")
+        awaited = r"recovering \d\.\d s  waiting for rank 1 \((spawn|to be started)\) \d\.\d s  1/2 ranks"
+        cluster.wait(lambda: re.search(awaited, cluster.log(LAUNCHER)), "what is waited for")
+        cluster.go_on()
+        assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
+        assert "starting " in cluster.log(LAUNCHER)
+
+
+WITH_AN_END = """
+import time, recovery
+from pathlib import Path
+@recovery.run
+def train(session):
+    session.total_steps = 40
+    for step in range(1, 41):
+        session.check()
+        while step == 30 and not Path("go_on").exists():
+            session.check()
+            time.sleep(0.01)
+        session.report(loss=0.125)
+        session.applied(step=step, epoch=1, step_in_epoch=step)
+        time.sleep(0.1)
+train()
+"""
+
+
+def test_a_terminal_shows_the_loss_and_when_training_ends_and_status_does_too(tmp_path: Path) -> None:
+    shown = re.compile(r"━.*  epoch 1  step [0-9]+/40  [0-9.]+ step/s  loss 0\.125  ETA [0-9.]+ s")
+    with LaunchedCluster(tmp_path, environment={"TERM": "xterm-256color", "MS_JOB_TOKEN": "off"}) as cluster:
+        (tmp_path / "with_an_end.py").write_text(WITH_AN_END)
+        cluster.start(script="with_an_end.py", prefix=ON_A_TERMINAL)
+        cluster.wait(lambda: shown.search(cluster.log(LAUNCHER)), "the line")
+        asked = [sys.executable, "-m", "recovery", "status", "--connect", f"127.0.0.1:{cluster.port}"]
+        status = subprocess.run(asked, check=True, timeout=300, capture_output=True, text=True).stdout
+        assert re.search(r"^training +epoch 1  step [0-9]+/40  loss 0\.125$", status, re.MULTILINE)
+        cluster.go_on()
+        assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
+
+
+def test_a_person_who_wants_no_such_line_gets_none(tmp_path: Path) -> None:
+    with LaunchedCluster(tmp_path, environment={"TERM": "xterm-256color"}) as cluster:
+        cluster.start("--progress=False", prefix=ON_A_TERMINAL)
+        assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
+        assert "\x1b[2K" not in cluster.log(LAUNCHER)
 
 
 @pytest.mark.parametrize("prefix", [(), None])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from recovery.core import messages as m
+from recovery.core.ids import Generation
 from recovery.core.messages import ProcessIdentity
 from recovery.core.rules import Rules
 from recovery.core.scheduler.views import job_view, lost_view
@@ -54,6 +56,51 @@ def test_whoever_is_not_connected_is_shown_with_its_identity_while_its_end_would
         assert lost_view(desk.machine.state, desk.now)["silent"] == ([shown] if on_proof else [])
         desk.at(31_000)
         assert lost_view(desk.machine.state, desk.now)["silent"] == []
+
+
+def test_what_ranks_tell_of_their_training_is_shown() -> None:
+    desk = Desk(Rules(worker_count=2))
+    first, second = Worker(desk, "worker_0"), Worker(desk, "worker_1")
+    begin((first, second))
+
+    def told() -> list[tuple[object, ...]]:
+        nodes = job_view(desk.machine.state, desk.now)["nodes"]
+        return [(one["epoch"], one["total_steps"], one["loss"]) for one in nodes]
+
+    assert told() == [(None, None, None)] * 2
+    beat = m.Heartbeat(sequence=1, generation=Generation(1), step=3, epoch=2, total_steps=40, loss=0.5)
+    first.send(beat)
+    second.send(msgspec.structs.replace(beat, loss=float("nan")))
+    assert told() == [(2, 40, 0.5), (2, 40, "nan")]
+    first.send(msgspec.structs.replace(beat, generation=Generation(9), loss=9.0))
+    second.send(msgspec.structs.replace(beat, epoch=0, total_steps=0, loss=None))
+    assert told() == [(2, 40, 0.5), (None, None, None)], "that of another generation counts nowhere"
+
+
+def test_for_how_long_ranks_are_waited_for_is_shown_until_all_have_made_a_step() -> None:
+    desk = Desk(Rules(worker_count=2))
+
+    def shown() -> tuple[object, ...]:
+        view = job_view(desk.machine.state, desk.now)
+        return (view["trains"], view["waits_ms"], [one["is_ready"] for one in view["nodes"]])
+
+    desk.at(1_000)
+    first, second = Worker(desk, "worker_0"), Worker(desk, "worker_1")
+    first.register()
+    first.ready()
+    assert shown() == (False, 1_000, [True])
+    begin((second,))
+    assert shown() == (False, 1_000, [False, False])
+    first.follow()
+    first.send(m.FirstStep(generation=Generation(1), step=1))
+    assert shown() == (False, 1_000, [False, False])
+    second.send(m.FirstStep(generation=Generation(1), step=1))
+    assert shown() == (True, None, [False, False])
+    desk.at(5_000)
+    second.die()
+    desk.at(6_000)
+    view = job_view(desk.machine.state, desk.now)
+    assert (view["trains"], view["began_at_step"], view["waits_ms"]) == (False, 0, 500), "behind its grace"
 
 
 def test_who_has_had_no_plan_and_is_not_ready_for_one_is_shown_as_warming_up() -> None:

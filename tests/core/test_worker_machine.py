@@ -165,6 +165,15 @@ def test_heartbeats_carry_the_step_and_note_the_progress() -> None:
     assert we.SetTimer(WorkerTimer.HEARTBEAT, 8_000) in driven.effects
 
 
+def test_heartbeats_tell_people_the_epoch_the_end_and_the_loss() -> None:
+    driven = DrivenWorker()
+    driven.training()
+    driven.handle(s.StepsDone(Generation(1), 7, 2, 3, total_steps=40, loss=0.5))
+    driven.fire(WorkerTimer.HEARTBEAT, 4_000)
+    [beat] = driven.sent(m.Heartbeat)
+    assert (beat.epoch, beat.total_steps, beat.loss) == (2, 40, 0.5)
+
+
 def test_silence_of_the_scheduler_is_ended_by_dialling_again() -> None:
     driven = DrivenWorker().training()
     driven.receive(m.HeartbeatAck(sequence=1), 5_000)

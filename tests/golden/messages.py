@@ -57,6 +57,8 @@ def _value(kind: inspect.Type, name: str, *, everything: bool) -> Any:
             return last.value
         case inspect.BoolType():
             return True
+        case inspect.FloatType():
+            return 0.5
         case inspect.IntType():
             return 1 + sum(map(ord, name)) % 997
         case inspect.StrType(pattern=pattern):

@@ -250,6 +250,7 @@ def _kind_of(info: Any) -> str:
 
 _KINDS: dict[type[Any], str] = {
     msgspec.inspect.BoolType: "true or false",
+    msgspec.inspect.FloatType: "number",
     msgspec.inspect.NoneType: "nothing",
     msgspec.inspect.EnumType: "value (see below)",
 }

@@ -61,7 +61,7 @@ def test_top_takes_no_screen_where_force_color_colours_a_pipe(tmp_path: Path) ->
     [
         ("st", ["stop", "status", "steps"]),
         ("status --", ["--connect", "--json", "--help"]),
-        ("msrun --tee", ["--tee"]),
+        ("msrun --progr", ["--progress"]),
     ],
 )
 def test_the_shell_completes_commands_and_options(typed: str, offered: list[str]) -> None:

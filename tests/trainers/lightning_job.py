@@ -158,6 +158,9 @@ def main() -> None:
     stream = DataLoader(Stream(rows, ids), batch_size=8)
     loaders: Any = {"two": {"whole": data, "short": short}, "stream": stream, "": data}[LOADERS]
     trainer.fit(model, loaders, checking)
+    session = recovery.current_session()
+    has_end = LOADERS != "stream" or MAX_STEPS > 0
+    assert session is None or bool(session.total_steps) is has_end, "the launcher's line tells when it ends"
 
     sha256 = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):

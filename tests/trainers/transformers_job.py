@@ -79,12 +79,14 @@ def main() -> None:
         callbacks=[Watched(net), *([EarlyStoppingCallback(PATIENCE)] if PATIENCE else [])],
     )
     trainer.train()
+    session = current_session()
+    assert session is None or session.total_steps == trainer.state.max_steps, "the launcher's line tells it"
 
     history = [
         {name: value for name, value in line.items() if not any(part in name for part in _NOT_OF_TRAINING)}
         for line in trainer.state.log_history
     ]
-    finish(current_session(), net, trainer.state.global_step, trainer.state.best_global_step, history)
+    finish(session, net, trainer.state.global_step, trainer.state.best_global_step, history)
 
 
 if __name__ == "__main__":

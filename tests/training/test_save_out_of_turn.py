@@ -47,6 +47,11 @@ class OneRank:
         self.savers: list[Callable[[], None]] = []
         self.closers: list[Callable[[], None]] = []
 
+    loss: float | None = None
+
+    def read_loss(self) -> float | None:
+        return self.loss
+
     @property
     def position(self) -> Position:
         return Position(step=self.step, epoch=0, batch=self.step_in_epoch)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from recovery.core.ids import ConnectionId, NodeId, RequestId
-from recovery.core.messages import FromScheduler, ProcessIdentity, Ready, Role, Skipped
+from recovery.core.messages import FromScheduler, Heartbeat, ProcessIdentity, Ready, Role, Skipped
 from recovery.core.policy.registration import Held, Window
 from recovery.core.records import NodeRecord, NodeState, SlotRecord
 from recovery.core.scheduler.slot_counts import Slots
@@ -38,6 +38,9 @@ class Node:
 
     step_wait: StepWait | None = None
     """None: it does not train, or is not looked at."""
+
+    newest_beat: Heartbeat | None = None
+    """What it told of its training last, for people; None: nothing yet."""
 
     def __init__(self, record: NodeRecord, *, heard_ms: int, slot: str | None = None) -> None:
         """Start from what is stored.

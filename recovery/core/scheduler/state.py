@@ -97,6 +97,8 @@ class SchedulerState:
         """How the job ended; sent once it has."""
         self.deadline_ms: int | None = None
         """When the wait for all ranks ends; None while nobody waits, or for ever."""
+        self.waits_since_ms: int | None = None
+        """When the newest wait for all ranks began; None: there was none under this process."""
         self.crash_loop: CrashLoop | None = None
         """The data plane broke before anybody knew whose fault it was, and how often in a row; None: the last failure's cause is known."""
         self.drain: Drain | None = None

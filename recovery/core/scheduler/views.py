@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
 
 from recovery.core.copied_checkpoint import with_copies
-from recovery.core.records import NodeState
+from recovery.core.messages import Heartbeat
+from recovery.core.records import JobState, NodeState
 from recovery.core.scheduler.membership import death_proof
 from recovery.core.scheduler.state import SchedulerState
 
@@ -20,6 +22,10 @@ def job_view(state: SchedulerState, now_ms: int) -> dict[str, Any]:
         now_ms: monotonic time, for what is left of windows and how long a node has been silent.
     """
     job = state.job
+    began_at = state.generations[-1].step if state.generations else 0
+    # A rank that came back has loaded, and met the others, when it makes a step.
+    trains = job.state is JobState.RUNNING and all(node.record.step > began_at for node in state.workers)
+    since_ms = None if trains or state.job_ended else state.waits_since_ms
     return {
         "job": job.job,
         "run": job.run,
@@ -30,6 +36,9 @@ def job_view(state: SchedulerState, now_ms: int) -> dict[str, Any]:
         "world_size": job.worker_count,
         "committed_step": state.checkpoints.committed_step,
         **msgspec.structs.asdict(state.checkpoints.failed_work),
+        "began_at_step": began_at,
+        "trains": trains,
+        "waits_ms": None if since_ms is None else now_ms - since_ms,
         "nodes": [
             {
                 "node_id": node.record.node_id,
@@ -49,11 +58,23 @@ def job_view(state: SchedulerState, now_ms: int) -> dict[str, Any]:
                 "reason": node.record.reason,
                 "warming_up": node.is_warming_up,
                 "starts_again": node.is_restarting,
+                "is_ready": node.ready is not None,
+                **_told(node.newest_beat),
             }
             for node in sorted(
                 state.nodes.values(), key=lambda node: (node.record.rank is None, node.record.rank or 0)
             )
         ],
+    }
+
+
+def _told(beat: Heartbeat | None) -> dict[str, Any]:
+    """What a rank has told of its training for people. JSON has no number for a loss that is none, so that is its word."""
+    loss = beat.loss if beat is not None else None
+    return {
+        "epoch": (beat.epoch or None) if beat is not None else None,
+        "total_steps": (beat.total_steps or None) if beat is not None else None,
+        "loss": loss if loss is None or math.isfinite(loss) else str(loss),
     }
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from recovery.core.ids import Generation
 from recovery.core.messages import Heartbeat, HeartbeatAck
 from recovery.core.worker.effects import Send
+from recovery.core.worker.stimuli import StepsDone
 
 
 class Heartbeats:
@@ -26,17 +26,25 @@ class Heartbeats:
         """The process was paused: the answer to the next heartbeat tells whether its place is still its own."""
         self._confirming = self._sent + 1
 
-    def send(self, generation: Generation, step: int) -> Send:
+    def send(self, newest: StepsDone) -> Send:
         """Send the next one.
 
         Args:
-            generation: the one that `step` was applied in.
-            step: the newest that was applied.
+            newest: how far this rank is.
         """
         self._sent += 1
         if self._confirming:
             self._confirming = self._sent
-        return Send(Heartbeat(sequence=self._sent, generation=generation, step=step))
+        return Send(
+            Heartbeat(
+                sequence=self._sent,
+                generation=newest.generation,
+                step=newest.step,
+                epoch=newest.epoch,
+                total_steps=newest.total_steps,
+                loss=newest.loss,
+            )
+        )
 
     def confirms(self, ack: HeartbeatAck) -> bool:
         """Is this the answer that was waited for? An answer to an older heartbeat says nothing about the time since."""

@@ -289,7 +289,7 @@ class WorkerMachine:
         return [*beat, *self._main_thread.note_progress(now_ms, self.admitted), again]
 
     def _heartbeat(self) -> Send:
-        return self._heartbeats.send(self._main_thread.progress.generation, self._main_thread.progress.step)
+        return self._heartbeats.send(self._main_thread.progress.newest)
 
     def _on_pause_noticed(self, noticed: s.PauseNoticed) -> list[WorkerEffect]:
         """The process was paused for a good part of its lease: it may be fenced, so it asks before it steps or saves."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from recovery.core.effects import Persist
 from recovery.core.ids import Generation, NodeId, Rank
 from recovery.core.messages import Admitted
@@ -22,11 +24,15 @@ class Progress:
         """
         self._node_id = node_id
         self._newest = StepsDone(generation=Generation(0), step=0, epoch=0, step_in_epoch=0)
-        """What the main thread has applied last; generation 0: nothing."""
         self._begun_in = Generation(0)
         """The newest generation whose first step was applied; 0: none."""
         self._stretches = TrainingIntervals(heartbeat_ms=heartbeat_ms)
         """The times in which it trained without a pause."""
+
+    @property
+    def newest(self) -> StepsDone:
+        """What the main thread has applied last; generation 0: nothing."""
+        return self._newest
 
     @property
     def generation(self) -> Generation:
@@ -52,7 +58,9 @@ class Progress:
 
     def stopped(self, generation: Generation, step: int) -> None:
         """The main thread has left the training function behind this step."""
-        self._newest = StepsDone(generation=generation, step=step, epoch=0, step_in_epoch=0)
+        self._newest = msgspec.structs.replace(
+            self._newest, generation=generation, step=step, epoch=0, step_in_epoch=0
+        )
 
     def note(
         self,

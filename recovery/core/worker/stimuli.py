@@ -85,6 +85,10 @@ class StepsDone(msgspec.Struct, frozen=True, tag="steps_done"):
     step: int
     epoch: int
     step_in_epoch: int
+    total_steps: int = 0
+    """With how many steps training is over; 0: not known."""
+    loss: float | None = None
+    """The newest that is known on the host; None: none."""
 
 
 class CheckpointPublished(msgspec.Struct, frozen=True, tag="checkpoint_published"):

@@ -35,6 +35,7 @@ def on_heartbeat(state: SchedulerState, node: Node, beat: m.Heartbeat) -> list[S
     assert node.connection is not None, "it just spoke"
     if beat.generation == state.job.generation:
         node.record = msgspec.structs.replace(node.record, step=beat.step)
+        node.newest_beat = beat
     return [Send(node.connection, m.HeartbeatAck(sequence=beat.sequence))]
 
 

@@ -29,6 +29,7 @@ def all_ranks_ready(state: SchedulerState) -> bool:
 
 def wait_for_all_ranks(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     """Start the deadline within which every rank must be ready (MS_TOPO_TIMEOUT)."""
+    state.waits_since_ms = now_ms
     if state.rules.topology_timeout_ms is None:
         return []
     state.deadline_ms = now_ms + state.rules.topology_timeout_ms

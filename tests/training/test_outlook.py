@@ -1,0 +1,64 @@
+"""What people are told of a training: nothing is read from a device for it, and nothing that a user hands over costs a heartbeat."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from recovery.training.outlook import LossTold, steps_of_epoch
+
+
+class OnDevice:
+    """A loss whose value is waited for."""
+
+    device = "cuda:0"
+    asked = 0
+
+    def __float__(self) -> float:
+        self.asked += 1
+        return 0.5
+
+
+class Broken:
+    """Lies in the host's memory, and has no value."""
+
+    device = "cpu"
+
+    def __float__(self) -> float:
+        raise RuntimeError("a tensor with 2 elements")
+
+
+def test_a_loss_on_a_device_is_told_when_somebody_has_read_it_anyway() -> None:
+    told, loss = LossTold(), OnDevice()
+    assert told.value_of(loss) is None
+    assert loss.asked == 0
+    assert told.read(loss) == 0.5
+    assert told.value_of(OnDevice()) == 0.5
+    assert loss.asked == 1
+
+
+def test_a_number_is_told_as_it_is() -> None:
+    assert LossTold().value_of(2) == 2.0
+    assert math.isnan(LossTold().value_of(math.nan) or 0.0)
+    assert LossTold().value_of(None) is None
+
+
+def test_a_tensor_of_the_host_is_told_whatever_it_is() -> None:
+    torch: Any = pytest.importorskip("torch")
+    assert LossTold().value_of(torch.tensor(0.25)) == 0.25
+    assert LossTold().value_of(torch.zeros(2)) is None
+    assert LossTold().value_of(Broken()) is None
+
+
+def test_a_loader_without_a_length_has_no_end() -> None:
+    def batches() -> Iterator[int]:
+        yield 1
+
+    class Odd:
+        def __len__(self) -> int:
+            raise RuntimeError("not yet")
+
+    assert [steps_of_epoch(each) for each in ([1, 2], batches(), Odd())] == [2, 0, 0]
