@@ -255,11 +255,12 @@ def _gone(node: Mapping[str, Any], starts: Mapping[str, Start], *, is_lost: bool
     if start is not None:
         how = start.how or "to be started"
         return f" ({how}) {duration(start.for_ms / 1000)}"
-    silent = f"{duration(node['silent_ms'] / 1000)}"
+    silent_ms = node.get("silent_ms")
+    silent = f"silent {duration(silent_ms / 1000)}" if silent_ms is not None else "gone"
     left_ms = node.get("rejoin_left_ms", 0) if is_lost else 0
     window = f", window {duration(left_ms / 1000)}" if left_ms else ""
     host = f" of host {node['host']}" if node.get("host") else ""
-    return f"{host}: silent {silent}{window}"
+    return f"{host}: {silent}{window}"
 
 
 def _named(ranks: list[int]) -> str:

@@ -80,8 +80,9 @@ def test_the_shell_completes_commands_and_options(typed: str, offered: list[str]
 
 def test_completion_is_installed_into_the_home_of_its_user(tmp_path: Path) -> None:
     program = Path(sys.executable).with_name("recovery")
+    # The shell is that of the parent process.
     subprocess.run(
-        [program, "--install-completion", "bash"],
+        ["bash", "-c", f"{program} --install-completion; exit $?"],
         check=True,
         capture_output=True,
         timeout=DEADLINE_S,

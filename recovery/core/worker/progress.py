@@ -35,11 +35,6 @@ class Progress:
         return self._newest
 
     @property
-    def generation(self) -> Generation:
-        """The one in which the newest step was applied."""
-        return self._newest.generation
-
-    @property
     def step(self) -> int:
         """The newest step that was applied; 0: none."""
         return self._newest.step
