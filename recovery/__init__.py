@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from recovery.training.run import run
     from recovery.training.secure_channel import set_ps_context
     from recovery.training.session import Callback, Session
+    from recovery.training.tracker import Tracker
 
 __version__ = "0.1.0"
 
@@ -29,6 +30,7 @@ __all__ = [
     "ModelCheckpoint",
     "RecoveryError",
     "Session",
+    "Tracker",
     "__version__",
     "current_session",
     "init",
@@ -44,6 +46,7 @@ _HOMES = {
     "RecoveryError": "recovery.errors",
     "Session": "recovery.training.session",
     "current_session": "recovery.training.current",
+    "Tracker": "recovery.training.tracker",
     "init": "recovery.training.init",
     "run": "recovery.training.run",
     "set_ps_context": "recovery.training.secure_channel",

@@ -23,13 +23,16 @@ OF_USERS = frozenset({"train.py", "script.py", "net.py", "my_train.py", "my_job.
 """Files that a user would have."""
 OF_OTHERS = frozenset(
     {
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES",
+        "MLFLOW_HTTP_REQUEST_TIMEOUT",
         "MS_RESUME_TOKEN",
         "MS_SIMULATION_LEVEL",
         "parameter_broadcast",
         "parallel/cluster/process_entity/_bind.py",
+        "purge_step",
     }
 )
-"""A variable of ours that no user sets, and names of MindSpore."""
+"""A variable of ours that no user sets, and names of MindSpore, MLflow and TensorBoard."""
 
 FROM_MINDSPORE = ("docs/howto/from_mindspore.md", "docs/zh/howto/from_mindspore.md")
 """Pages that go through what MindSpore's documents name."""
