@@ -16,6 +16,7 @@ from recovery import owner_files
 from recovery.training.tracker import Row, TrackedRun
 
 _SUPERSEDED = "superseded"
+_row = msgspec.json.Decoder(Row)
 
 
 class _Rows:
@@ -88,7 +89,7 @@ def _read(path: Path) -> list[Row]:
         lines = path.read_bytes().split(b"\n")
     except FileNotFoundError:
         return []
-    return [msgspec.json.decode(line, type=Row) for line in lines[:-1]]
+    return [_row.decode(line) for line in lines[:-1]]
 
 
 def _lines(rows: list[Row]) -> bytes:
