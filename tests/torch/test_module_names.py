@@ -13,6 +13,7 @@ from torch.utils.data import TensorDataset
 from typing_extensions import override
 
 from recovery.torch import ResumableLoader, TrainState, module_names
+from recovery.torch.module_names import forget_compiled
 from recovery.torch.resharding import Saved
 from recovery.torch.weights_export import export
 from tests.torch import sharded_world
@@ -147,3 +148,19 @@ def test_tenth_entry_compiles_as_the_first() -> None:
         session.close()
 
     assert compiled == [True] * 10
+
+
+def test_where_nothing_was_compiled_the_compiler_is_not_imported_to_forget_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a GPU that took a survivor 3.7 of the 4.4 s from a death to the next step."""
+    import torch._dynamo
+
+    torch._dynamo.reset()
+    begun = list[str]()
+    monkeypatch.setattr(torch._dynamo, "reset", lambda: begun.append("afresh"))
+    forget_compiled()
+    assert not begun
+    torch.compile(torch.nn.Linear(2, 2), backend="eager")(torch.zeros(1, 2))
+    forget_compiled()
+    assert begun == ["afresh"]
