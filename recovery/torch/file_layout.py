@@ -6,9 +6,11 @@ each tensor's CRC-32 stands that of nothing: torch.load does not look at it, and
 
 from __future__ import annotations
 
+import gc
 import io
 import pickle  # noqa: TID251 - torch.save's own writer, which is listened to; nothing is read with it
 import types
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 
+_PIECE = 16 * 2**20
+"""Bytes that a comparison takes on a device."""
 _STORAGES = (torch.storage.TypedStorage, torch.UntypedStorage)
 
 
@@ -38,14 +42,16 @@ class FileLayout:
         storages = _Storages()
         with torch.serialization.skip_data():
             torch.save(payload, cast("IO[bytes]", outline), pickle_module=storages.as_pickle_module())
+        # torch.save leaves a class of its own behind, in a circle with all that it has met: gradients that are cleared next would stay.
+        gc.collect(1)
         self.size = outline.end
         self._pieces = outline.pieces
-        self._storages = storages.found
+        self._storages = storages.hand_over()
         """Of all tensors, each once, in the order of the file. An empty one has no place in it."""
         self._offsets = [offset for offset, _ in outline.holes]
-        sizes = [size for _, size in outline.holes]
-        if outline.goes_back or sizes != [storage.nbytes() for storage in self._storages]:
-            reason = f"torch.save leaves {len(sizes)} holes that are not those of the {len(self._storages)} tensors that were seen"
+        self._sizes = [size for _, size in outline.holes]
+        if outline.goes_back or self._sizes != [storage.nbytes() for storage in self._storages]:
+            reason = f"torch.save leaves {len(self._sizes)} holes that are not those of the {len(self._storages)} tensors that were seen"
             raise CannotLayOutError(reason)
 
     def copy_to(self, memory: memoryview) -> None:
@@ -69,11 +75,20 @@ class FileLayout:
 
     def differs_from(self, memory: memoryview) -> bool:
         """Are the tensors' bytes of now others than those that `copy_to` has put there?"""
+        return self._differ(memory, self._storages)
+
+    def _differ(self, memory: memoryview, storages: Sequence[torch.UntypedStorage]) -> bool:
+        """Are the bytes of these storages, in this layout's order, others than those in its memory?"""
         whole = torch.frombuffer(memory, dtype=torch.uint8)
         return not all(
-            torch.equal(whole[offset : offset + storage.nbytes()], _bytes_of(storage).cpu())
-            for offset, storage in zip(self._offsets, self._storages, strict=True)
+            torch.equal(here.to(there.device), there)
+            for offset, storage in zip(self._offsets, storages, strict=True)
+            for here, there in _pieces(whole[offset : offset + storage.nbytes()], _bytes_of(storage))
         )
+
+    def let_go(self) -> None:
+        """Hold no tensor any more: gradients that a loop clears would lie on their device until the file is written."""
+        self._storages = []
 
     def is_read_from(self, path: Path, memory: memoryview) -> bool:
         """Does torch.load give tensors whose bytes are those in `memory`, each where this layout has it?
@@ -81,12 +96,22 @@ class FileLayout:
         Raises:
             Exception: torch.load refuses the file; it raises half a dozen types.
         """
+        # Where its tensors would lie in a file of its own says nothing: what was on a device is on the CPU now, which is written shorter.
         loaded = FileLayout(torch.load(path, map_location="cpu", weights_only=True, mmap=True))
-        return loaded._offsets == self._offsets and not loaded.differs_from(memory)
+        return [storage.nbytes() for storage in loaded._storages] == self._sizes and not self._differ(
+            memory, loaded._storages
+        )
 
 
 def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+
+
+def _pieces(here: torch.Tensor, there: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Of what lies on a device: compared there, so little of it at a time that a full device has room; else the whole."""
+    if there.device.type == "cpu":
+        return iter([(here, there)])
+    return zip(torch.split(here, _PIECE), torch.split(there, _PIECE), strict=True)
 
 
 class _Outline(io.RawIOBase):
@@ -166,6 +191,11 @@ class _Storages:
         module = types.ModuleType("recovery_archive")
         module.Pickler = Pickler  # type: ignore[attr-defined]  # a module made here has what it is given
         return module
+
+    def hand_over(self) -> list[torch.UntypedStorage]:
+        """All that were met. None is held here: the class above stays until Python's collector comes by, and with it this."""
+        found, self.found = self.found, []
+        return found
 
     def note(self, tensor: torch.Tensor) -> None:
         try:

@@ -1,6 +1,7 @@
 """Kept memory into which a CUDA device copies by itself: into memory that the system may move, each piece goes through a small buffer of the driver.
 
-Not tried on a device: the tests pretend the driver's answers. Where it refuses, copies go on as they went without it.
+On an H200 1.9 GB arrive in 37 ms, without it in 147 (benchmarks/README.md). The tests pretend the driver's answers. Where it refuses, copies go
+on as they went without it.
 """
 
 from __future__ import annotations

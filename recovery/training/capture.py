@@ -76,6 +76,7 @@ class StagingBuffer:
                 self._give_up("the copy of its first save differs from the state")
                 self._in_use.release()
                 return None
+            file.let_go()
         except (CannotLayOutError, MemoryError, OSError) as error:
             self._in_use.release()
             self._say_once(f"{type(error).__name__}: {error}")

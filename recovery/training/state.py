@@ -96,6 +96,10 @@ class LaidOut(Protocol):
         """Does the state of now differ from what `copy_to` has copied?"""
         ...
 
+    def let_go(self) -> None:
+        """Hold nothing of the state any more: it was copied, and is compared no more."""
+        ...
+
     def is_read_from(self, path: Path, memory: memoryview) -> bool:
         """Does reading the file give what is in memory? `path`: of the file that was written from it."""
         ...

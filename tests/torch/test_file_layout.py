@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,39 @@ def test_a_copy_that_is_not_the_state_is_seen(tmp_path: Path) -> None:
     memory[place] ^= 1
     assert layout.differs_from(memoryview(memory))
     assert not layout.is_read_from(path, memoryview(memory))
+
+
+def test_a_file_whose_tensors_were_on_a_device_is_read_back_where_they_are_on_the_cpu(tmp_path: Path) -> None:
+    """The device is a name only; torch writes it once for each tensor, and it is longer than the CPU's."""
+    numbers = ["0"]
+    torch.serialization.register_package(
+        5,
+        lambda _: f"nowhere:{numbers[0]}" if numbers else None,
+        lambda storage, at: storage if at == "nowhere:0" else None,
+    )
+    payload = {str(number): torch.full((9,), number) for number in range(40)}
+    layout = FileLayout(payload)
+    numbers.clear()
+    memory = bytearray(layout.size)
+    layout.copy_to(memoryview(memory))
+    (tmp_path / "file").write_bytes(memory)
+    assert layout.is_read_from(tmp_path / "file", memoryview(memory))
+
+
+def test_a_layout_holds_no_tensor_longer_than_it_is_asked_to() -> None:
+    """A loop clears its gradients while the file is written, and again before the next save: on a device each set would stay."""
+    gc.collect()
+    gc.disable()
+    try:
+        weight = torch.ones(1_000)
+        storage = weight.untyped_storage()._weak_ref()
+        layout = FileLayout({"weight": weight})
+        del weight
+        assert not torch.UntypedStorage._expired(storage)
+        layout.let_go()
+        assert torch.UntypedStorage._expired(storage)
+    finally:
+        gc.enable()
 
 
 def test_a_training_state_is_laid_out_whole(tmp_path: Path) -> None:

@@ -45,6 +45,9 @@ class Bytes:
     def content(self) -> bytes:
         return bytes([self.value]) * self.size
 
+    def let_go(self) -> None:
+        pass
+
     def differs_from(self, memory: memoryview) -> bool:
         return self.copies_wrongly or memory[: self.size] != self.content()
 
