@@ -7,8 +7,9 @@ Importing it registers warm-up, random generators and the errors of the data pla
 
 from __future__ import annotations
 
+from recovery.torch.collective_errors import is_collective_error
 from recovery.torch.loader import ResumableLoader
-from recovery.torch.process_group import init_process_group, is_collective_error
+from recovery.torch.process_group import init_process_group
 from recovery.torch.random_state import capture_random_state, restore_random_state
 from recovery.torch.script import join, steps
 from recovery.torch.state import TrainState

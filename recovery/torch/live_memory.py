@@ -18,6 +18,7 @@ from recovery.torch import (
     live_limits,
     live_shards,
     live_transfer,
+    process_group,
     spread,
 )
 from recovery.torch.keyed import base_seed, key_generators
@@ -61,7 +62,7 @@ class LiveMemory:
         self._counted = [*self._trained, *parts_here]
         self._kept = Kept()
         self._buffers = KeptBuffers(parts.buffers, mirrors=parts.takes_buffers_of_rank_0(), known=mirrored)
-        self._hooks = Hooks(parts, self._buffers.before_step)
+        self._hooks = Hooks(parts, self._before_first_step)
         self._versions: list[int] = []
         self._unfit = ""
         self._is_first, self._is_trained = True, False
@@ -74,6 +75,7 @@ class LiveMemory:
     def begin(self, step: int) -> None:
         """The state has just been built or loaded: it is that of the end of `step`."""
         self._why = "its boundary was not completed"
+        process_group.note_boundary(self._parts.device())
         self._buffers.boundary()
         self._kept.copy_from(self._parts)
         self._why = self._apart() if self._parts.wrapped or self.replicas else ""
@@ -100,6 +102,10 @@ class LiveMemory:
         """Callbacks follow that may change what the state holds; then `begin`."""
         self._buffers.before_callbacks()
 
+    def _before_first_step(self) -> None:
+        process_group.check_not_aborted()
+        self._buffers.before_step()
+
     def next_step(self, step: int) -> None:
         """Key the random generators for what comes behind `step`."""
         # Not by rank: ranks that were seeded alike draw alike, and those with seeds of their own have them here.
@@ -125,6 +131,11 @@ class LiveMemory:
             or self._kept.gradients.why_not()
             or self._changed()
             or self._parts.lost_position()
+            or (
+                "the device was still at its last step when the world was aborted"
+                if process_group.left_undone()
+                else ""
+            )
         )
         if known:
             return known

@@ -1,6 +1,6 @@
 """A world per generation: formed at a fresh rendezvous, broken from outside when the generation ends, closed behind it.
 
-Ten facts of PyTorch 2.13 shape this file.
+Eleven facts of PyTorch 2.13 shape this file.
 
 1. A store that a client dials before it listens costs 5 s of back-off, so rank 0 publishes its address only once it listens.
 2. DistributedDataParallel rebuilds its gradient buckets after its first backward pass, in the order in which gradients arrived. The
@@ -26,22 +26,23 @@ Ten facts of PyTorch 2.13 shape this file.
    the world. So every group that is formed inside a world is watched as the world was.
 10. DistributedDataParallel gives every rank rank 0's weights when it is built. Where the state will come from a survivor's memory, rank 0 may be
    a process that was started a moment ago, and what it overwrites may be that memory. So there it compares shapes, and gives nothing.
+11. nccl's watchdog ends a process a minute after one of its peers has died, and a group that goes waits for its watchdog (torch 2.11 on an
+   H200: survivors started their programs again, 20 s). So it is told to leave that to us, and an aborted group is kept as any other (fact 3).
+   Until the generation is over nothing frees a rank that waits in a collective of nccl. Then it ends as if it had been done, and the loop goes
+   on with what it left: live rollback counts no step that was begun or is done on the device behind it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import logging
-import os
-import re
 import socket
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
-import psutil
+import torch
 from torch import distributed
 from torch._C._distributed_c10d import Reducer, Store, TCPStore
 from torch.nn.parallel import distributed as data_parallel
@@ -49,7 +50,7 @@ from torch.nn.parallel import distributed as data_parallel
 from recovery import clock
 from recovery.core.worker.wait_note import WAIT_NOTE_FIRST_MS, WAIT_NOTE_MS
 from recovery.errors import UsageError
-from recovery.torch import sockets
+from recovery.torch import nccl, sockets
 from recovery.torch.ended_groups import EndedGroups
 from recovery.torch.module_names import forget_compiled
 from recovery.torch.name_service import ask_again_soon
@@ -117,6 +118,31 @@ def init_process_group(
     _world.form()
 
 
+def check_not_aborted() -> None:
+    """Before something is made of what a collective has left.
+
+    Raises:
+        GenerationInterrupted: it was aborted (fact 11).
+    """
+    if _world is not None:
+        _world.check_not_aborted()
+
+
+def note_boundary(device: torch.device) -> None:
+    """All that makes a step whole was given to the device: the state is known to be whole if it is done when the world is aborted.
+
+    Raises:
+        GenerationInterrupted: the world was aborted already.
+    """
+    if _world is not None:
+        _world.note_boundary(device)
+
+
+def left_undone() -> bool:
+    """Was the world aborted before the device had done all of the last boundary?"""
+    return _world is not None and _world.left_undone
+
+
 class World:
     """The sockets and the group of one generation."""
 
@@ -130,6 +156,9 @@ class World:
         self._broken, self._form_left = threading.Event(), threading.Event()
         self._breaking, self._closed = threading.Lock(), False
         self._aborting = threading.Lock()
+        self._aborted = self.left_undone = False
+        self._boundary: torch.cuda.Event | None = None
+        """Behind what the device has to do for the last boundary."""
 
     def form(self) -> None:
         """Meet the other ranks."""
@@ -143,7 +172,9 @@ class World:
     def _form(self) -> None:
         session = self._session
         ask_again_soon()
-        _use_interface_of(session.host)
+        if nccl.NAME in self._backend:
+            nccl.leave_its_end_to_us()
+        sockets.use_interface_of(session.host)
         _keep_bucket_layout()
         _watch_further_groups()
         _leave_weights_in_live_worlds()
@@ -177,6 +208,18 @@ class World:
             self._before_group = None
             self._form_left.set()
         self._session.check()
+
+    def check_not_aborted(self) -> None:
+        """See the function of this name."""
+        if self._aborted:
+            self._session.check()
+
+    def note_boundary(self, device: torch.device) -> None:
+        """See the function of this name."""
+        self.check_not_aborted()
+        if device.type == "cuda" and nccl.NAME in self._backend:
+            self._boundary = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch ships it without types
+            self._boundary.record(torch.cuda.current_stream(device))
 
     @property
     def takes_weights_from_memory(self) -> bool:
@@ -264,7 +307,8 @@ class World:
         count = self._break()
         if not self._form_left.is_set():
             threading.Thread(target=self._break_until_left, name="recovery-break-world", daemon=True).start()
-        if "nccl" in self._backend and distributed.is_initialized():
+        if nccl.NAME in self._backend and distributed.is_initialized():
+            self._aborted = True
             # It may take seconds, in which the connection's thread would send no heartbeat.
             threading.Thread(target=self._abort, name="recovery-abort-world", daemon=True).start()
         _logger.debug("event=world_broken generation=%d sockets=%d", self._session.generation, count)
@@ -272,8 +316,17 @@ class World:
     def _abort(self) -> None:
         """End the collectives that wait on no socket: nccl's kernels. Never those of the next world."""
         with self._aborting:
-            if not self._closed and distributed.is_initialized():
+            if self._closed or not distributed.is_initialized():
+                return
+            self.left_undone = self._boundary is not None and not self._boundary.query()  # type: ignore[no-untyped-call]  # as above
+            # Facts 3 and 11: else this thread would be the one that lets them go.
+            _ended_groups.keep(distributed.distributed_c10d._world.pg_map)  # noqa: SLF001 - all of this world
+            try:
                 distributed.distributed_c10d._abort_process_group()  # noqa: SLF001 - torch has no public call
+            except Exception:
+                _logger.warning(
+                    "event=world_abort_failed generation=%d", self._session.generation, exc_info=True
+                )
 
     def _break(self, *, last: bool = False) -> int:
         with self._breaking:
@@ -340,47 +393,3 @@ def _leave_weights_in_live_worlds() -> None:
 def _sync_module_states(*arguments: Any, **named: Any) -> None:
     if _world is None or not _world.takes_weights_from_memory:
         _torchs_sync(*arguments, **named)
-
-
-def _use_interface_of(host: str) -> None:
-    """Let gloo use the interface that reaches the scheduler: its own guess resolves the host name, which often fails."""
-    if "GLOO_SOCKET_IFNAME" in os.environ:  # noqa: TID251 - gloo reads it there only
-        return
-    try:
-        wanted = ipaddress.ip_address(host)
-    except ValueError:
-        return
-    for name, addresses in psutil.net_if_addrs().items():
-        for address in addresses:
-            if address.address.partition("%")[0] == str(wanted):
-                os.environ["GLOO_SOCKET_IFNAME"] = name  # noqa: TID251 - see above
-                return
-
-
-_DATA_PLANE = re.compile(
-    r"gloo/(transport|rendezvous)/|connection (closed|reset) by peer|broken pipe|tcpstore|socket timeout"
-    r"|nccl (communicator was aborted|error|operation)|ncclremoteerror|ncclsystemerror|ncclinternalerror",
-    re.IGNORECASE,
-)
-"""Words in RuntimeErrors of torch 2.13 about a broken world. Its errors about arguments name ProcessGroupGloo, but none of these."""
-
-
-def is_collective_error(error: BaseException) -> bool:
-    """Is this the data plane breaking, or anything that followed from it?"""
-    return any(_is_data_plane(link) for link in _chain(error))
-
-
-def _is_data_plane(error: BaseException) -> bool:
-    if isinstance(error, distributed.DistError):
-        return True
-    text = str(error)
-    return isinstance(error, RuntimeError) and bool(_DATA_PLANE.search(text))
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    link: BaseException | None = error
-    while link is not None and id(link) not in seen:
-        seen.add(id(link))
-        yield link
-        link = link.__cause__ or link.__context__

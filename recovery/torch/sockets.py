@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import ipaddress
 import os
 import socket
 from collections.abc import Iterable
 from pathlib import Path
+
+import psutil
 
 
 def open_sockets() -> dict[int, int]:
@@ -115,3 +118,18 @@ def _end_reading(opened: socket.socket) -> bool:
     except OSError:
         return False
     return True
+
+
+def use_interface_of(host: str) -> None:
+    """Let gloo use the interface that reaches the scheduler: its own guess resolves the host name, which often fails."""
+    if "GLOO_SOCKET_IFNAME" in os.environ:  # noqa: TID251 - gloo reads it there only
+        return
+    try:
+        wanted = ipaddress.ip_address(host)
+    except ValueError:
+        return
+    for name, addresses in psutil.net_if_addrs().items():
+        for address in addresses:
+            if address.address.partition("%")[0] == str(wanted):
+                os.environ["GLOO_SOCKET_IFNAME"] = name  # noqa: TID251 - see above
+                return

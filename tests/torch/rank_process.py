@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from recovery.errors import GenerationInterrupted
 from recovery.torch import init_process_group
-from recovery.torch.process_group import is_collective_error
+from recovery.torch.collective_errors import is_collective_error
 from recovery.torch.warm_up import warm_up
 from tests.torch.fake_session import FakeSession, report
 

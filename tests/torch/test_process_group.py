@@ -18,8 +18,9 @@ import pytest
 from torch import distributed
 
 from recovery.errors import GenerationInterrupted
-from recovery.torch import process_group, sockets
-from recovery.torch.process_group import World, is_collective_error
+from recovery.torch import nccl, process_group, sockets
+from recovery.torch.collective_errors import is_collective_error
+from recovery.torch.process_group import World
 from tests.pace import wait_for
 from tests.torch.fake_session import FakeSession
 from tests.torch.ranks import Ranks
@@ -216,6 +217,7 @@ def test_an_abort_of_nccl_that_takes_long_holds_up_neither_heartbeats_nor_strike
     monkeypatch.setattr(distributed.distributed_c10d, "_abort_process_group", abort)
     monkeypatch.setattr(distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(distributed, "destroy_process_group", lambda: ended.append("destroyed"))
+    monkeypatch.setattr(process_group._ended_groups, "keep", lambda _: None)
     world = World(FakeSession(), "nccl", timedelta(seconds=60))
     world._form_left.set()
     world.wake()
@@ -227,6 +229,37 @@ def test_an_abort_of_nccl_that_takes_long_holds_up_neither_heartbeats_nor_strike
     closing.join()
     world._abort()
     assert ended == ["aborted", "destroyed"]
+
+
+def test_an_aborted_group_is_kept_before_torch_lets_go_of_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The destructor of one of nccl waits for its watchdog, which may sleep."""
+    done = list[str]()
+
+    def abort() -> None:
+        done.append("aborted")
+        raise RuntimeError("the driver is gone")
+
+    monkeypatch.setattr(distributed.distributed_c10d, "_abort_process_group", abort)
+    monkeypatch.setattr(distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(process_group._ended_groups, "keep", lambda _: done.append("kept"))
+    World(FakeSession(), "cpu:gloo,cuda:nccl", timedelta(seconds=60))._abort()
+    assert done == ["kept", "aborted"]
+    assert "event=world_abort_failed generation=1" in caplog.text
+
+
+def test_nccls_watchdog_is_told_to_leave_the_process_alone_unless_somebody_has_said_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in nccl.VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
+    nccl.leave_its_end_to_us()
+    assert {name: os.environ[name] for name in nccl.VARIABLES} == {
+        **nccl.VARIABLES,
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+    }
 
 
 @pytest.mark.cluster
@@ -253,6 +286,18 @@ def test_users_errors_are_not_the_data_planes() -> None:
     assert not is_collective_error(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
     assert not is_collective_error(ValueError("connection closed by peer"))
     assert not is_collective_error(RuntimeError("ProcessGroupGloo::allreduce: unsupported layout"))
+
+
+def test_two_ranks_on_one_gpu_are_no_broken_world_that_another_one_would_mend() -> None:
+    """As an H200 said it (torch 2.11, NCCL 2.28)."""
+    said = "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:93, {}\n{}: This usually reflects ...\nLast error:\n"
+    twice = distributed.DistBackendError(
+        said.format("invalid usage (run with NCCL_DEBUG=WARN for details)", "ncclInvalidUsage")
+    )
+    gone = distributed.DistBackendError(
+        said.format("remote process exited or there was a network error", "ncclRemoteError")
+    )
+    assert [is_collective_error(error) for error in (twice, gone)] == [False, True]
 
 
 def test_what_follows_from_a_broken_world_is_the_data_planes() -> None:
