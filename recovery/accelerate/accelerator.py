@@ -8,15 +8,32 @@ from pathlib import Path
 from typing import Any
 
 import accelerate
+import torch
 from typing_extensions import override
 
 import recovery.torch as rt
 from recovery.accelerate import random_position
 from recovery.accelerate.loop_progress import LoopProgress
 from recovery.errors import UsageError
+from recovery.torch import devices
+from recovery.torch.session_interface import SessionInterface
 from recovery.training.current import current_session
 
 _logger = logging.getLogger("recovery.accelerate")
+
+
+def check_devices(session: SessionInterface, device: torch.device) -> None:
+    """Refuse what Accelerate would fail at with `invalid device ordinal`, at its first barrier.
+
+    Raises:
+        UsageError: it works on a GPU, and this host shows fewer of them than it has ranks.
+    """
+    if device.type == "cuda" and devices.are_shared(session):
+        raise UsageError(
+            field="Accelerator",
+            reason=f"wants a GPU for each of the {session.local_world_size} ranks of this host, which shows {torch.cuda.device_count()}",
+            next_step="Start one worker for each GPU (--nproc-per-node=gpu), or give Accelerator(cpu=True).",
+        )
 
 
 class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # not installed where types are checked
@@ -37,6 +54,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # not installe
         self._plain_step = 0
         if session is None:
             return
+        check_devices(session, self.device)
         session.refuse_drains("a loop of Accelerate saves where its script says, and not out of turn")
         if self.project_configuration.automatic_checkpoint_naming:
             raise UsageError(

@@ -12,10 +12,10 @@ import os
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
-import torch
 from accelerate.state import AcceleratorState, GradientState, PartialState
 
 import recovery.torch as rt
+from recovery.torch import devices
 from recovery.training import current
 from recovery.training import run as training_run
 from recovery.training.rank_variables import rank_variables
@@ -41,7 +41,7 @@ def run(
 
     Args:
         function: takes a `recovery.Session` or nothing; builds everything it needs again at every entry.
-        backend: as for `recovery.torch.init_process_group`; None: gloo, and nccl too where there is a GPU.
+        backend: as for `recovery.torch.init_process_group`; None: gloo, and nccl too where each rank of the host has a GPU.
         warm_up: as for `recovery.run`.
 
     Returns:
@@ -67,16 +67,16 @@ def run(
 def _join(session: Session, backend: str | None) -> None:
     _forget()
     session.on_generation_end(_forget)
-    uses_cuda = torch.cuda.is_available()
-    if uses_cuda:
-        torch.cuda.set_device(session.local_rank)
     os.environ.update(_variables_of(session))  # noqa: TID251 - Accelerate reads them there
-    rt.init_process_group(session, backend or ("cpu:gloo,cuda:nccl" if uses_cuda else "gloo"))
+    rt.init_process_group(session, devices.take(session, backend))
 
 
 def _variables_of(session: Session) -> dict[str, str]:
     """What torchrun would have set. Nobody dials the address, since the world is there; Accelerate wants to see one all the same."""
+    # It would look for the GPU that has the local rank's number.
+    shared = {"ACCELERATE_BYPASS_DEVICE_MAP": "true"} if devices.are_shared(session) else {}
     return {
+        **shared,
         **rank_variables(session),
         "MASTER_ADDR": os.environ.get("MASTER_ADDR", session.host),  # noqa: TID251 - a launcher's stays
         "MASTER_PORT": os.environ.get("MASTER_PORT", "29500"),  # noqa: TID251 - as above; Accelerate's own default

@@ -21,7 +21,7 @@ from recovery.lightning.batch_counter import Steps
 from recovery.lightning.environment import SessionEnvironment
 from recovery.lightning.fit_state import FitState
 from recovery.lightning.watched_loader import WatchedLoader
-from recovery.torch import init_process_group
+from recovery.torch import devices, init_process_group
 from recovery.training.callbacks import ModelCheckpoint
 from recovery.training.checkpoint_config import CheckpointConfig
 from recovery.training.current import current_session
@@ -74,11 +74,10 @@ class Trainer(PlainTrainer):  # type: ignore[misc]  # Lightning is not there whe
         self._recovery_checkpoint = recovery_checkpoint
         setattr(self.strategy, "process_dataloader", self._watch)  # noqa: B010 - the strategy's hook for loaders; it may be of the user's own class
         if isinstance(self.strategy, DDPStrategy) and not distributed.is_initialized():
-            device = self.strategy.root_device
-            if device.type == "cuda":
-                torch.cuda.set_device(device)
-            default = "nccl" if device.type == "cuda" else "gloo"
-            init_process_group(session, self.strategy.process_group_backend or default)
+            asked = self.strategy.process_group_backend
+            if self.strategy.root_device.type == "cuda":
+                asked = devices.take(session, asked)
+            init_process_group(session, asked or "gloo")
 
     def _of_session(self, session: Session, arguments: dict[str, Any]) -> dict[str, Any]:
         plugins, callbacks = _list(arguments.get("plugins")), _list(arguments.get("callbacks"))
@@ -223,7 +222,7 @@ class Trainer(PlainTrainer):  # type: ignore[misc]  # Lightning is not there whe
 def _device(session: Session, accelerator: Any) -> int | list[int]:
     """One for each rank: of a host with several GPUs the one that has its local rank's number."""
     count = torch.cuda.device_count() if accelerator in ("auto", "gpu", "cuda") else 0
-    return [session.local_rank % count] if count > 1 else 1
+    return [devices.number_of(session.local_rank, count)] if count > 1 else 1
 
 
 def _is_local(path: Any) -> bool:

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler, SequentialSampler
 
 from recovery.errors import UsageError
+from recovery.torch import devices
 from recovery.torch.loader import ResumableLoader
 from recovery.torch.process_group import init_process_group
 from recovery.torch.session_interface import SessionInterface
@@ -31,7 +31,7 @@ def join(backend: str | None = None) -> Session:
     """Join the job and form its world: in the place of `torch.distributed.init_process_group`.
 
     Args:
-        backend: as torch's; None: nccl where CUDA is available, gloo elsewhere.
+        backend: as torch's; None: gloo, and nccl for what lies on a GPU where each rank of the host has one (`recovery.torch.devices`).
 
     Returns:
         The session of this entry, with `rank`, `local_rank` and `world_size`, which stand in the variables that torchrun sets, too.
@@ -42,10 +42,7 @@ def join(backend: str | None = None) -> Session:
     """
     session = init()
     os.environ.update(rank_variables(session))  # noqa: TID251 - for the script, as torchrun
-    if torch.cuda.is_available() and backend in (None, "nccl"):
-        torch.cuda.set_device(session.local_rank)
-        backend = "nccl"
-    init_process_group(session, backend or "gloo")
+    init_process_group(session, devices.take(session, backend))
     return session
 
 

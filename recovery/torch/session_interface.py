@@ -20,6 +20,16 @@ class SessionInterface(Protocol):
         ...
 
     @property
+    def local_rank(self) -> int:
+        """Position among the ranks of its host, 0..local_world_size-1."""
+        ...
+
+    @property
+    def local_world_size(self) -> int:
+        """Number of ranks on its host."""
+        ...
+
+    @property
     def generation(self) -> int:
         """Number of this entry of the training function, 1-based."""
         ...

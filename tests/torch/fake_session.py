@@ -16,6 +16,7 @@ class FakeSession:
 
     def __init__(self, rank: int = 0, world_size: int = 1, generation: int = 1) -> None:
         self.rank, self.world_size, self.generation = rank, world_size, generation
+        self.local_rank, self.local_world_size = rank, world_size
         self.host = "127.0.0.1"
         self.plan_is_live = False
         self.control_inode: int | None = None

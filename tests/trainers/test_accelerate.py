@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
+from recovery.errors import UsageError
 from tests.cluster.undisturbed import Undisturbed
+from tests.torch.fake_session import FakeSession
 from tests.trainers.transformers_cluster import AccelerateCluster, killed, undisturbed_accelerate
 
 pytestmark = pytest.mark.trainers
@@ -54,3 +57,17 @@ def test_data_that_draws_in_the_training_process_is_named(tmp_path: Path) -> Non
     with AccelerateCluster(tmp_path, environment={"JOB_DRAWS": "1"}) as cluster:
         cluster.run()
         assert cluster.log("worker_0").count("event=data_draws_random") == 1
+
+
+def test_ranks_that_share_a_gpu_are_refused_before_accelerates_first_barrier(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It names the GPU of the local rank there, which is none of this host's."""
+    from recovery.accelerate.accelerator import check_devices
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    session = FakeSession(rank=1, world_size=2)
+    check_devices(session, torch.device("cpu"))
+    with pytest.raises(UsageError, match="wants a GPU for each of the 2 ranks of this host, which shows 1"):
+        check_devices(session, torch.device("cuda", 0))

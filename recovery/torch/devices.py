@@ -1,0 +1,61 @@
+"""Which GPU a rank has, and what its collectives go over: one rule for the three lines, Accelerate, transformers and Lightning.
+
+A rank has the GPU of its local rank. NCCL refuses two ranks on one GPU, so where a host shows fewer GPUs than it has ranks, they share them, and
+all that was not asked for goes over gloo.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+
+from recovery.torch.session_interface import SessionInterface
+
+_logger = logging.getLogger("recovery.torch")
+_FOR_CPU = "gloo"
+_FOR_BOTH = "cpu:gloo,cuda:nccl"
+"""As torch chooses where it is not told."""
+
+
+def number_of(local_rank: int, shown: int) -> int:
+    """Of a rank's GPU, among so many that this process is shown, at least one."""
+    return local_rank % shown
+
+
+def backend_for(local_world_size: int, shown: int) -> str:
+    """What collectives go over where nobody has said it.
+
+    Args:
+        local_world_size: ranks on this host.
+        shown: GPUs that each of them is shown.
+    """
+    return _FOR_BOTH if 0 < local_world_size <= shown else _FOR_CPU
+
+
+def are_shared(session: SessionInterface) -> bool:
+    """Do the ranks of this host have fewer GPUs than they are, and at least one?"""
+    return torch.cuda.is_available() and torch.cuda.device_count() < session.local_world_size
+
+
+def take(session: SessionInterface, backend: str | None = None) -> str:
+    """Make this rank's GPU the current one, where there is any; give the backend to form its world with.
+
+    Args:
+        session: of this entry.
+        backend: that was asked for; None: none was.
+    """
+    if backend == _FOR_CPU or not torch.cuda.is_available():
+        return backend or _FOR_CPU
+    shown = torch.cuda.device_count()
+    torch.cuda.set_device(number_of(session.local_rank, shown))
+    chosen = backend or backend_for(session.local_world_size, shown)
+    if are_shared(session):
+        _logger.warning(
+            "event=gpus_shared ranks=%d gpus=%d backend=%s NCCL refuses two ranks on one GPU; where each process is shown a GPU of its own, "
+            "ask for nccl",
+            session.local_world_size,
+            shown,
+            chosen,
+        )
+    return chosen
