@@ -18,7 +18,8 @@ RandomState = dict[str, Any]
 def capture_random_state() -> RandomState:
     """Take the state of every generator; nothing is drawn, and no CUDA device is woken for it."""
     version, numbers, gauss = random.getstate()
-    cuda = _uses_cuda()
+    # Whether there is a device is not asked: the driver's answer would wake it, and no child could use one.
+    cuda = bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]  # torch ships it without types
     state: RandomState = {
         "python": [version, torch.tensor(numbers, dtype=torch.int64), gauss],
         "torch": torch.get_rng_state(),
@@ -45,7 +46,7 @@ def restore_random_state(state: RandomState) -> None:
     torch.set_rng_state(state["torch"])
     if state["cuda"]:
         _restore_cuda(state["cuda"], state.get("cuda_current"))
-    elif state["cuda_seed"] is not None and _uses_cuda():
+    elif state["cuda_seed"] is not None and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # as above
         torch.cuda.manual_seed_all(state["cuda_seed"])
     if "numpy" in state:
         import numpy  # noqa: PLC0415 - only when the captured program had it
@@ -55,11 +56,11 @@ def restore_random_state(state: RandomState) -> None:
 
 
 def _restore_cuda(saved: list[torch.Tensor], saved_current: int | None) -> None:
-    here = torch.cuda.current_device()
+    # A rank that goes on without devices draws nothing on them.
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    here = torch.cuda.current_device() if count else 0
     # Files of earlier releases do not say which one was current.
-    placed = devices_for(
-        len(saved), here if saved_current is None else saved_current, torch.cuda.device_count(), here
-    )
+    placed = devices_for(len(saved), here if saved_current is None else saved_current, count, here)
     for number, device in placed.items():
         torch.cuda.set_rng_state(saved[number], device)
     left = sorted(set(range(len(saved))) - set(placed))
@@ -68,7 +69,7 @@ def _restore_cuda(saved: list[torch.Tensor], saved_current: int | None) -> None:
             "event=random_state_not_restored devices=%s there were %d CUDA devices, and here are %d",
             ",".join(map(str, left)),
             len(saved),
-            torch.cuda.device_count(),
+            count,
         )
 
 
@@ -87,7 +88,3 @@ def devices_for(saved: int, saved_current: int, count: int, current: int) -> dic
     swapped = {saved_current: current, current: saved_current}
     placed = {number: swapped.get(number, number) for number in range(saved)}
     return {number: device for number, device in placed.items() if device < count}
-
-
-def _uses_cuda() -> bool:
-    return torch.cuda.is_available() and bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]  # torch ships it without types
