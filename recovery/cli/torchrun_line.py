@@ -6,6 +6,7 @@ that asks for what the launcher does by itself is taken, and it is said.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -208,6 +209,12 @@ def gpus_shown(visible: str | None, devices: Path = Path("/proc/driver/nvidia/gp
         devices: where the driver lists them.
     """
     there = len(list(devices.iterdir())) if devices.is_dir() else 0
-    return (
-        there if visible is None else min(there, len([name for name in visible.split(",") if name.strip()]))
+    if visible is None:
+        return there
+    # As CUDA reads it: what stands behind a number that is none is not shown, and one named twice shows none at all.
+    names = list(
+        itertools.takewhile(
+            lambda name: name and not name.startswith("-"), map(str.strip, visible.split(","))
+        )
     )
+    return min(there, len(names)) if len(set(names)) == len(names) else 0

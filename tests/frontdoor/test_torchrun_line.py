@@ -68,7 +68,18 @@ def test_workers_by_word_are_counted_on_this_host(word: str, gpus: int, workers:
 def test_gpus_are_those_that_the_driver_lists_and_the_user_shows(tmp_path: Path) -> None:
     for name in ("0000:01:00.0", "0000:02:00.0"):
         (tmp_path / name).mkdir()
-    assert [torchrun_line.gpus_shown(visible, tmp_path) for visible in (None, "1", "", "0,1")] == [2, 1, 0, 2]
+    shown = {
+        None: 2,
+        "1": 1,
+        "": 0,
+        "0,1": 2,
+        "-1": 0,
+        "0,-1,1": 1,
+        "0,0": 0,
+        "GPU-3e056f05,GPU-5d": 2,
+        "0,,1": 1,
+    }
+    assert {visible: torchrun_line.gpus_shown(visible, tmp_path) for visible in shown} == shown
     assert torchrun_line.gpus_shown(None, tmp_path / "absent") == 0
 
 
