@@ -40,12 +40,14 @@ def fsdp_modules(module: torch.nn.Module) -> Iterator[Any]:
 
 def groups_of(module: torch.nn.Module) -> list[Any]:
     """What FSDP2 keeps of each group of parameters of a module. Empty where it keeps nothing."""
-    # Read in torch 2.13.
-    return [
-        group
-        for inner in fsdp_modules(module)
-        for group in inner._get_fsdp_state()._fsdp_param_groups  # noqa: SLF001 - torch has no public name for it
-    ]
+    return [group for inner in fsdp_modules(module) for group in _of_state(inner._get_fsdp_state())]  # noqa: SLF001 - torch has no public name for it
+
+
+def _of_state(state: Any) -> list[Any]:
+    # Read in torch 2.13, which may have several for a module, and in 2.11, which has one or none.
+    if hasattr(state, "_fsdp_param_groups"):
+        return list(state._fsdp_param_groups)  # noqa: SLF001 - torch has no public name for it
+    return [] if state._fsdp_param_group is None else [state._fsdp_param_group]  # noqa: SLF001 - as above
 
 
 def first(groups: Iterable[Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 from recovery.errors import CheckpointStateError
-from recovery.torch import TrainState
+from recovery.torch import TrainState, unreduced_gradients
 from tests.torch.sharded_world import as_rank
 
 _BATCH = torch.ones(2, 4)
@@ -73,3 +74,10 @@ def test_loop_that_clears_its_gradients_may_save_at_any_step() -> None:
         net(_BATCH).sum().backward()
 
         TrainState(model=net, gradients=False).write(io.BytesIO())
+
+
+def test_the_one_group_of_an_earlier_torch_is_found() -> None:
+    """As torch 2.11 has it; 2.13 has a list."""
+    assert unreduced_gradients._of_state(SimpleNamespace(_fsdp_param_group="one")) == ["one"]
+    assert unreduced_gradients._of_state(SimpleNamespace(_fsdp_param_group=None)) == []
+    assert unreduced_gradients._of_state(SimpleNamespace(_fsdp_param_groups=("one", "two"))) == ["one", "two"]
