@@ -26,7 +26,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 10) else "Python 3.10 or newer is needed, " + sys.executable + " is " + sys.version.split()[0] + "; name another one: make PYTHON=python3.12 ...")'
 	@$(PYTHON) -c 'import ensurepip, venv' || { echo "Python's venv is missing; install it (Debian and Ubuntu: apt install python3-venv)"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,examples,png,weights,objects,docs,dev,fuzz,tensorboard,mlflow,wandb]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,examples,png,weights,objects,docs,dev,fuzz]'
 	@touch $@
 
 setup-mindspore: $(MS_STAMP)  ## create .venv-mindspore: MindSpore and PyTorch bring libraries of the same names, so each has its own
@@ -36,11 +36,11 @@ $(MS_STAMP): pyproject.toml constraints.txt
 	$(MS_BIN)/python -m pip install --quiet -c constraints.txt -e '.[mindspore,examples]' hypothesis pytest pytest-timeout pytest-xdist
 	@touch $@
 
-setup-trainers: $(TR_STAMP)  ## create .venv-trainers: Lightning, Accelerate and transformers, which nothing else here needs
+setup-trainers: $(TR_STAMP)  ## create .venv-trainers: Lightning, Accelerate, transformers and trackers, which nothing else here needs
 
 $(TR_STAMP): pyproject.toml constraints.txt
 	test -x $(TR_BIN)/python || $(PYTHON) -m venv .venv-trainers
-	$(TR_BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,lightning,transformers]' hypothesis pytest pytest-timeout pytest-xdist
+	$(TR_BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,lightning,transformers,tensorboard,mlflow,wandb]' hypothesis pytest pytest-timeout pytest-xdist
 	@touch $@
 
 lint: $(STAMP)  ## ruff, mypy, import-linter: all run, the first failure counts

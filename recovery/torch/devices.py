@@ -7,9 +7,11 @@ all that was not asked for goes over gloo.
 from __future__ import annotations
 
 import logging
+import os
 
 import torch
 
+from recovery import end_note
 from recovery.torch.session_interface import SessionInterface
 
 _logger = logging.getLogger("recovery.torch")
@@ -35,7 +37,15 @@ def backend_for(local_world_size: int, shown: int) -> str:
 
 def are_shared(session: SessionInterface) -> bool:
     """Do the ranks of this host have fewer GPUs than they are, and at least one?"""
-    return torch.cuda.is_available() and torch.cuda.device_count() < session.local_world_size
+    shown = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return 0 < shown < session.local_world_size and not _has_its_own(shown)
+
+
+def _has_its_own(shown: int) -> bool:
+    """Is it the one GPU that this process was started with, as each task of Slurm's `--gpus-per-task=1`? Our launcher shows all ranks the same."""
+    given = os.environ  # noqa: TID251 - CUDA's own variable, as it reads it itself
+    named = given.get("CUDA_VISIBLE_DEVICES", "")
+    return shown == 1 and bool(named) and "," not in named and end_note.VARIABLE not in given
 
 
 def take(session: SessionInterface, backend: str | None = None) -> str:
@@ -49,7 +59,8 @@ def take(session: SessionInterface, backend: str | None = None) -> str:
         return backend or _FOR_CPU
     shown = torch.cuda.device_count()
     torch.cuda.set_device(number_of(session.local_rank, shown))
-    chosen = backend or backend_for(session.local_world_size, shown)
+    ranks = 1 if _has_its_own(shown) else session.local_world_size
+    chosen = backend or backend_for(ranks, shown)
     if are_shared(session):
         _logger.warning(
             "event=gpus_shared ranks=%d gpus=%d backend=%s NCCL refuses two ranks on one GPU; where each process is shown a GPU of its own, "

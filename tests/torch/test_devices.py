@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from recovery import end_note
 from recovery.torch import devices
 from tests.torch.fake_session import FakeSession
 
@@ -47,9 +48,27 @@ def test_a_rank_takes_the_gpu_of_its_local_rank(
     assert gpus.current == current
 
 
+@pytest.mark.parametrize(
+    ("named", "is_launched", "backend"),
+    [("3", False, BOTH), ("GPU-8932f937", False, BOTH), ("3", True, "gloo"), ("", False, "gloo")],
+)
+def test_a_gpu_that_a_process_was_started_with_is_its_own(
+    monkeypatch: pytest.MonkeyPatch, named: str, is_launched: bool, backend: str
+) -> None:
+    """As each task of Slurm's is; what our launcher was started with, all of its ranks have."""
+    _Gpus(monkeypatch, 1)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    monkeypatch.delenv(end_note.VARIABLE, raising=False)
+    if is_launched:
+        monkeypatch.setenv(end_note.VARIABLE, "finished")
+    assert devices.take(FakeSession(rank=3, world_size=4)) == backend
+    assert devices.are_shared(FakeSession(rank=3, world_size=4)) == (backend == "gloo")
+
+
 def test_ranks_that_share_a_gpu_are_named(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     _Gpus(monkeypatch, 1)
     devices.take(FakeSession(rank=1, world_size=2))
     assert "event=gpus_shared ranks=2 gpus=1 backend=gloo NCCL refuses two ranks on one GPU" in caplog.text

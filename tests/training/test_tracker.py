@@ -1,4 +1,4 @@
-"""What a tracker is told over a rollback, whichever it is; the real ones: tests/cluster/test_trackers.py."""
+"""What a tracker is told over a rollback, whichever it is; the real ones: tests/trainers/test_trackers.py."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tests.cluster import tracked_job
 from tests.cluster.launched import LAUNCHER, LaunchedCluster
 from tests.needs import needs_package
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.trainers, pytest.mark.cluster]
 
 STEPS = tracked_job.EPOCHS * tracked_job.BATCHES
 HELD = 33
