@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from recovery.training.callbacks import LossMonitor, ModelCheckpoint
     from recovery.training.checkpoint_config import CheckpointConfig
     from recovery.training.current import current_session
+    from recovery.training.every_steps import EverySteps
     from recovery.training.init import init
     from recovery.training.run import run
     from recovery.training.secure_channel import set_ps_context
@@ -26,6 +27,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Callback",
     "CheckpointConfig",
+    "EverySteps",
     "LossMonitor",
     "ModelCheckpoint",
     "RecoveryError",
@@ -41,6 +43,7 @@ __all__ = [
 _HOMES = {
     "Callback": "recovery.training.session",
     "CheckpointConfig": "recovery.training.checkpoint_config",
+    "EverySteps": "recovery.training.every_steps",
     "LossMonitor": "recovery.training.callbacks",
     "ModelCheckpoint": "recovery.training.callbacks",
     "RecoveryError": "recovery.errors",

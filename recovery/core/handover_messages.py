@@ -1,4 +1,4 @@
-"""The messages of a planned departure: a rank is handed over to a standby, or the job ends, at a step that every rank has saved."""
+"""The messages of a stop at one step of all ranks: a rank is handed over to a standby, or the job or its training ends there."""
 
 from __future__ import annotations
 
@@ -14,6 +14,19 @@ class Depart(msgspec.Struct, frozen=True, kw_only=True, tag="depart"):
 
     request_id: RequestName
     reason: ShortText
+
+
+class StopTraining(msgspec.Struct, frozen=True, kw_only=True, tag="stop_training"):
+    """The rank's script has called `session.stop()`: training is to end at one step of all ranks. It waits at `step`; `SaveAt` follows.
+
+    Said again after each reconnect, until `TrainingEnds` or the end of the generation answers it.
+    """
+
+    generation: GenerationNumber
+    step: Count
+    """At whose end it was called: the first at which all may end."""
+    reason: ShortText
+    """The script's own words; empty: it gave none."""
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True, tag="position"):
@@ -42,6 +55,17 @@ class SaveAt(msgspec.Struct, frozen=True, kw_only=True, tag="save_at"):
     """0: the rank is only asked where it is."""
     wait_ms: Count = 0
     """How long the scheduler lets a drain take: a rank that has stopped waits no longer. 0: a release before this one asks, which does not say so."""
+    ends_training: bool = False
+    """A script has called `session.stop()`: nothing is saved for it, and the rank waits there until `TrainingEnds` or the end of the generation."""
+
+
+class TrainingEnds(msgspec.Struct, frozen=True, kw_only=True, tag="training_ends"):
+    """Every rank stops at this step: training ends there, as behind its last epoch. Said again after a reconnect."""
+
+    generation: GenerationNumber
+    step: Count
+    reason: ShortText
+    """Which rank has asked, and its script's own words."""
 
 
 class DrainCancelled(msgspec.Struct, frozen=True, kw_only=True, tag="go_on"):
@@ -85,5 +109,5 @@ class JobSaved(msgspec.Struct, frozen=True, kw_only=True, tag="job_saved"):
     """Why no rank waits behind that step; empty: every rank has saved it, and waits there."""
 
 
-HandoverFromNode = Union[Depart, Position]
-HandoverFromScheduler = Union[SaveAt, DrainCancelled, HandedOver, NotHandedOver, JobSaved]
+HandoverFromNode = Union[Depart, StopTraining, Position]
+HandoverFromScheduler = Union[SaveAt, TrainingEnds, DrainCancelled, HandedOver, NotHandedOver, JobSaved]

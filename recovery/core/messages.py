@@ -312,6 +312,10 @@ class Rollback(msgspec.Struct, frozen=True, kw_only=True, tag="rollback"):
     """As `LiveState.structure`; empty without `live_rank`, and where that rank loads its checkpoint first (`path`) and gives that."""
     live_replicas: Ranks = ()
     """The ranks that take their state from `live_rank`, that rank among them; the others take theirs from their own. Empty: all ranks."""
+    ends_at: Count = 0
+    """The step at which training ends, as a script has asked by `session.stop()`, not before `step`; 0: behind its last epoch."""
+    ends_because: ShortText = ""
+    """As `TrainingEnds.reason`."""
 
     @property
     def step_on_disks(self) -> int:

@@ -84,6 +84,7 @@ SENDERS: dict[type[msgspec.Struct], Sender] = {
     m.Done: _MEMBER,
     m.Leave: _MEMBER,
     h.Depart: _MEMBER,
+    h.StopTraining: _MEMBER,
     h.Position: _MEMBER,
     c.CopyReport: _MEMBER,
     c.CopyFailed: _MEMBER,

@@ -84,6 +84,8 @@ class EventKind(str, Enum):
     """A rank is to be handed over to a standby at a step that is saved first; `details` names the nodes that go. Empty: the whole job is to end there."""
     DRAIN_ENDED = "drain_ended"
     """The rank was handed over at `step`, or the job saved for its end, or `reason` says why it was not."""
+    TRAINING_STOPPED = "training_stopped"
+    """Training ends at `step` on every rank, since a script has called `session.stop()`: `reason` names the rank, and why."""
     RANK_TAKEN_OVER = "rank_taken_over"
     """A standby has the rank of a lost node; `details` is that node's id, `reason` why it was lost."""
     TAKEOVER_DECLINED = "takeover_declined"
@@ -245,6 +247,16 @@ class LiveSourceRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The ranks that take it, itself among them: `0,2`. Empty: all ranks do."""
 
 
+class TrainingEndRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Where training of a run ends, as a script has asked by `session.stop()`. Key: run; without a row it ends behind its last epoch."""
+
+    run: RunId
+    step: int
+    """The step that was asked for, and once all ranks stop at one, that."""
+    reason: str
+    """Which rank has asked, and its script's own words."""
+
+
 class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One rank's checkpoint of one step. Key: run, step, rank."""
 
@@ -328,6 +340,7 @@ Record = Union[
     IncarnationRecord,
     GenerationRecord,
     LiveSourceRecord,
+    TrainingEndRecord,
     CheckpointRecord,
     CopyRecord,
     StepRecord,

@@ -127,6 +127,7 @@ class Trainer(PlainTrainer):  # type: ignore[misc]  # Lightning is not there whe
             )
         state = self._state = FitState(self, self._places)
         session.state = state
+        session.training_stop.refusal = "its loop is Lightning's (trainer.should_stop, EarlyStopping)"
         session.restore(state)
         self._stand_in_directories(state)
         self._recovery_checkpoint.on_begin(session)

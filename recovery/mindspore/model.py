@@ -56,6 +56,7 @@ class Model(PlainModel):  # type: ignore[misc]  # MindSpore ships no types
             return
         for callback in callbacks:
             _count_from(callback, at.step, session.disk_commits.since_ms)
+        session.training_stop.refusal = "its loop is MindSpore's (run_context.request_stop())"
         with session.loop():
             super()._train(
                 epoch,

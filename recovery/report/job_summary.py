@@ -31,6 +31,9 @@ def _course(stored: Stored, timeline: Timeline) -> str:
     recoveries = f"{count} recover{'y' if count == 1 else 'ies'}" if count else "no recovery"
     # A program that knows nothing of recovery tells nothing of its steps.
     training = f" at step {reached}" if reached else ""
+    end = stored.training_end
+    if end is not None and end.step == reached:
+        training += f", where its script stopped it ({end.reason}),"
     goodput = f"; goodput {timeline.goodput:.1%}" if reached else ""
     if resumed:
         recoveries += f", stopped and started again {'once' if resumed == 1 else f'{resumed} times'}"

@@ -19,6 +19,7 @@ from recovery.core.records import (
     NodeState,
     RunRecord,
     StepRecord,
+    TrainingEndRecord,
 )
 from recovery.core.scheduler.membership import death_proof
 from recovery.errors import RecoveryError, RecoveryPathError, StoreLostError
@@ -85,6 +86,8 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes that were admitted, and have neither had a plan nor said that they can follow one."""
     processes: dict[NodeId, ProcessIdentity] = {}
     """Which process each node's newest one is, where it said so."""
+    training_end: TrainingEndRecord | None = None
+    """Where a script has ended the training of the newest run; None: it has not."""
     scheduler_pid: int | None
     """Of the process that has the store open on this host; None: none has."""
 
@@ -152,6 +155,7 @@ def read_stored(path: Path) -> Stored:
         live_generations=frozenset(
             source.generation for source in state.live_sources if source.run == state.job.run
         ),
+        training_end=next((row for row in state.training_ends if row.run == state.job.run), None),
         # The event log may be long, and mostly there is nobody to ask it about.
         warming_up=had_no_plan & read_not_ready(path) if had_no_plan else frozenset(),
         processes=_processes(state),

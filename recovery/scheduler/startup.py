@@ -103,6 +103,7 @@ def load_machine(store: SchedulerStore | None, settings: Settings) -> SchedulerM
             state.processes,
             state.copies,
             live_sources=state.live_sources,
+            training_ends=state.training_ends,
         )
         machine.state.checkpoints.failed_work = _failed_work(settings, state.job)
     if settings.recovery_path is not None:

@@ -16,6 +16,7 @@ from recovery.core.records import (
     RunRecord,
     SlotRecord,
     StepRecord,
+    TrainingEndRecord,
 )
 
 
@@ -35,6 +36,8 @@ class SchedulerRecords(msgspec.Struct, frozen=True, kw_only=True):
     """Of other ranks' checkpoints, on nodes: those that are there, and those that are damaged."""
     live_sources: tuple[LiveSourceRecord, ...] = ()
     """Of the plans that went to ranks' memories."""
+    training_ends: tuple[TrainingEndRecord, ...] = ()
+    """Of the runs whose training a script has ended."""
 
 
 class WorkerRecords(msgspec.Struct, frozen=True, kw_only=True):

@@ -109,6 +109,9 @@ LIVE_SOURCES = _table(
 )
 """In the scheduler's store: which plans went to the memory of a rank, or of several ranks that have a part of the state each."""
 
+TRAINING_ENDS = _table("training_ends", ("run",), _number("run", "step"), _text("reason"))
+"""In the scheduler's store: at which step a script has ended the training of a run."""
+
 CHECKPOINTS = _table(
     "checkpoints",
     ("run", "step", "rank"),

@@ -75,6 +75,7 @@ SHAPES: Mapping[type[msgspec.Struct], Shape] = {
         (records.IncarnationRecord, models.INCARNATIONS),
         (records.GenerationRecord, models.GENERATIONS),
         (records.LiveSourceRecord, models.LIVE_SOURCES),
+        (records.TrainingEndRecord, models.TRAINING_ENDS),
         (records.CheckpointRecord, models.CHECKPOINTS),
         (CopyRecord, models.COPIES),
         (records.StepRecord, models.STEP_PROGRESS),

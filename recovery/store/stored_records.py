@@ -25,6 +25,7 @@ from recovery.core.records import (
     RunRecord,
     SlotRecord,
     StepRecord,
+    TrainingEndRecord,
 )
 from recovery.core.tiers import tier_of
 from recovery.store.contents import SchedulerRecords, WorkerRecords
@@ -112,6 +113,7 @@ def scheduler_records(connection: Connection, path: Path) -> SchedulerRecords:
         checkpoints=_checkpoints(connection, path),
         copies=_copies(connection, path),
         live_sources=records_of(connection, LiveSourceRecord, path),
+        training_ends=records_of(connection, TrainingEndRecord, path),
     )
 
 

@@ -85,6 +85,7 @@ class AdoptFolders(Callback):
     """
 
     changes_state = False
+    saves_state = True
 
     def __init__(
         self, directory: str | Path, pattern: str = "checkpoint-{step}", *, shared: bool = True, keep: int = 5

@@ -66,6 +66,7 @@ class ModelCheckpoint(Callback):
     """
 
     changes_state = False
+    saves_state = True
 
     def __init__(
         self,

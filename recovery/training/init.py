@@ -160,7 +160,11 @@ class _Script:
             return
         if session.loop_watch.in_loop:
             process_end.log_loop_left_early(session.step)
-        session.settle()
+        try:
+            session.settle()
+        except RecoveryError as failure:
+            self._on_failure(type(failure), failure, failure.__traceback__, show=False)
+            process_end.leave_at_exit(failure.exit_code, str(failure))
         service.post(s.TrainingDone(service.new_request(), session.plan_generation, session.step))
         try:
             service.training_control.await_end(session.generation)

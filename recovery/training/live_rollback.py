@@ -153,15 +153,24 @@ class LiveRollback:
             self._memory.boundary(step)
             self._note(step, epoch, step_in_epoch)
 
-    def before_callbacks(self) -> None:
-        """Behind a boundary callbacks follow that may change what the state holds; `changed` is called when they have ended."""
-        if self._memory is not None:
-            self._memory.before_callbacks()
+    def before_callbacks(self, step: int, *, may_change: bool) -> None:
+        """Behind a boundary callbacks follow; until `behind_callbacks` nobody goes on from here, since what they have left undone is not done again.
 
-    def changed(self, step: int) -> None:
-        """A callback may have changed what the state holds: it is taken once more."""
+        Args:
+            step: of the boundary.
+            may_change: they may change what the state holds.
+        """
         if self._memory is not None:
-            self._memory.begin(step)
+            self._unsure = f"callbacks of step {step} had not ended"
+            if may_change:
+                self._memory.before_callbacks()
+
+    def behind_callbacks(self, step: int, *, may_change: bool) -> None:
+        """They have ended. What they may have changed is taken once more."""
+        if self._memory is not None:
+            self._unsure = ""
+            if may_change:
+                self._memory.begin(step)
 
     def next_step(self, step: int) -> None:
         """Key the random generators for what comes behind a step."""

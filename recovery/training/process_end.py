@@ -63,9 +63,11 @@ def leave_at_exit(code: int, line: str) -> NoReturn:
 
 
 def log_loop_left_early(step: int) -> None:
-    """Log that training was left before its last step, which is allowed: a user who wonders why it is short finds it here."""
-    _logger.info(
-        "event=loop_left_early step=%d the loop over session.steps was left before its end; this rank is done",
+    """Log that training was left by a `break` or a `return`: it is allowed, and costs what a user would not expect."""
+    _logger.warning(
+        "event=loop_left_early step=%d the loop over the steps was left by a break or a return; this rank is done. The step in which it was left "
+        "is not counted and not saved, and after a death behind the loop the last checkpoint is trained on: call session.stop() instead, "
+        "and let the loop end by itself",
         step,
     )
 

@@ -11,18 +11,17 @@ from typing import Any, TypeVar
 import msgspec
 
 from recovery.checkpoint.position import Position
-from recovery.core.ids import Generation
 from recovery.core.messages import Admitted, HeldCheckpoint, Rollback
 from recovery.core.worker import stimuli as s
-from recovery.training.data_plane import DataPlane
-from recovery.training.disk_schedule import DiskCommits
 from recovery.training.early_exit import LoopWatch
 from recovery.training.failed_saves import FailedSaves
+from recovery.training.known_commits import KnownCommits
 from recovery.training.live_rollback import LiveRollback
 from recovery.training.outlook import LossTold, steps_of_epoch
 from recovery.training.planned_checkpoint import PlannedCheckpoint
 from recovery.training.state import Loss, RestorableState, TakesPosition, TrainingState
 from recovery.training.step_log import StepLog
+from recovery.training.training_stop import TrainingStop
 from recovery.worker.service import WorkerService
 
 _logger = logging.getLogger("recovery.training")
@@ -31,6 +30,9 @@ _Made = TypeVar("_Made")
 
 class Callback:
     """Base of callbacks: override what you need. All run in the main thread, between two steps."""
+
+    saves_state = False
+    """True: its `on_step_end` runs behind that of all others, so that what they do at a step is in what it saves of it."""
 
     changes_state = True
     """False: it leaves the training state as it is, so that live rollback need not look at it again behind `on_step_end`."""
@@ -42,10 +44,10 @@ class Callback:
         """A step is applied: `session.step`, `session.epoch`, `session.step_in_epoch`, `session.loss` are its values."""
 
     def on_end(self, session: Session) -> None:
-        """The last step of the last epoch is applied."""
+        """The last step of the last epoch is applied, or that at which `session.stop()` has ended training."""
 
 
-class Session(DataPlane):
+class Session(KnownCommits):
     """Rank, plan and position of one generation. The training function gets a new one at every entry.
 
     Attributes:
@@ -63,7 +65,7 @@ class Session(DataPlane):
         recovery_enabled: MS_ENABLE_RECOVERY=1: checkpoints are kept for a rollback.
         recovery_path: where this process's store is; None when recovery is off.
         memory: what the environment says about checkpoints in memory.
-        loop_watch: whether training is inside its loop; for the run loop and integrations.
+        loop_watch, training_stop: whether training is inside its loop, and `stop`; for the run loop and integrations.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class Session(DataPlane):
         self.versions: dict[str, str] = {}
         self.loop_watch = LoopWatch()
         self._planned = PlannedCheckpoint(service, plan, admitted.job)
+        self.training_stop = TrainingStop(service, plan.generation)
         self._first_step_reported = False
         self._failed_saves = FailedSaves(service)
         self._savers: list[Callable[[], None]] = []
@@ -103,13 +106,12 @@ class Session(DataPlane):
     ) -> Iterator[tuple[int, Any]]:
         """Yield (step, batch) from where the plan begins to the last batch of the last epoch.
 
-        A step counts as applied when the loop asks for the next one. Leave the loop only by its end: a `break` leaves its
-        last step uncounted.
+        A step counts as applied when the loop asks for the next one: a `break` leaves its last step uncounted and unsaved, `stop` does not.
 
         Args:
             state: everything that decides the next step; it is loaded from the plan's checkpoint first.
             epochs: passes over the data in all, at least 1, counted from the first start of training and not from the plan.
-            callbacks: called after every step, in order.
+            callbacks: called after every step, in order; those that save (ModelCheckpoint) behind all others.
 
         Yields:
             The step that the batch is for (1-based, over all epochs), and the batch as the state's loader gives it.
@@ -137,11 +139,13 @@ class Session(DataPlane):
         self.state = state
         self.restore(state)
         self.total_steps = epochs * steps_of_epoch(state.batches)
+        others = [one for one in callbacks if not one.saves_state]
+        savers = [one for one in callbacks if one.saves_state]
         for callback in callbacks:
             callback.on_begin(self)
         self._live.loaded()
-        may_change = any(callback.changes_state for callback in callbacks)
-        while not self._position.is_over(epochs):
+        may_change = any(callback.changes_state for callback in others)
+        while not (self._position.is_over(epochs) or self.training_stop.is_over(self.step)):
             self.epoch, self.step_in_epoch = self._position.epoch + 1, self._position.batch
             for batch in state.batches:
                 self.check()
@@ -151,17 +155,42 @@ class Session(DataPlane):
                 self._live.boundary(at.step + 1, at.epoch + 1, at.batch + 1)
                 self.check()
                 self.applied(step=at.step + 1, epoch=at.epoch + 1, step_in_epoch=at.batch + 1)
-                if may_change:
-                    self._live.before_callbacks()
-                for callback in callbacks:
+                if others:
+                    self._live.before_callbacks(self.step, may_change=may_change)
+                    for callback in others:
+                        callback.on_step_end(self)
+                    self._live.behind_callbacks(self.step, may_change=may_change)
+                self.training_stop.agree(self.step)
+                for callback in savers:
                     callback.on_step_end(self)
-                if may_change:
-                    self._live.changed(self.step)
                 self.stop_if_asked()
+                if self.training_stop.is_over(self.step):
+                    break
                 self._live.next_step(self.step)
-            self._position = self._position.next_epoch()
-        for callback in callbacks:
+            else:
+                self._position = self._position.next_epoch()
+        self.training_stop.log(self.step)
+        for callback in (*others, *savers):
             callback.on_end(self)
+
+    def stop(self, reason: str = "") -> None:
+        """End training early, on all ranks, at one step, which is saved last: call it on one rank or on all, then let the loop go on.
+
+        Called on all ranks in the same step, training ends with it; called on one, with it or as soon as all ranks stop at the same. The
+        loop over `steps` ends by itself there, and whatever dies behind it, no further step is trained.
+
+        Args:
+            reason: for people, in the log, in the events and at the end of the job.
+
+        Raises:
+            UsageError: a framework leads this training, which ends as that does.
+        """
+        self.training_stop.ask(reason)
+
+    @property
+    def stopped(self) -> bool:
+        """Has `stop` ended training at this step? A loop that is not `steps` ends then."""
+        return self.training_stop.is_over(self.step)
 
     def report(self, *, loss: Loss) -> None:
         """Hand this step's loss to the callbacks. Nothing waits for the device until somebody prints it.
@@ -178,43 +207,6 @@ class Session(DataPlane):
             GenerationInterrupted: it is over.
         """
         self._service.training_control.check(self.generation)
-
-    @property
-    def plan_generation(self) -> Generation:
-        """The generation as the machines name it."""
-        return self._plan.generation
-
-    @property
-    def committed_step(self) -> int:
-        """Newest global step that every rank holds, as far as the scheduler has reported it to this rank."""
-        return self._service.training_control.committed_step
-
-    @property
-    def job_is_over(self) -> bool:
-        """Has the job finished, every rank of it?"""
-        return self._service.training_control.job_is_over
-
-    @property
-    def previous_durable_step(self) -> int:
-        """The newest global step but one that lies on every rank's disk; 0 while fewer than two are known in this generation."""
-        return self._service.training_control.previous_durable_step
-
-    @property
-    def disk_commits(self) -> DiskCommits:
-        """What this generation knows of commits on the ranks' disks."""
-        control, plan = self._service.training_control, self._plan
-        heard = control.disk_committed_ms, control.durable_step
-        return DiskCommits(plan.step_on_disks, plan.since_disk_commit_ms, *heard)
-
-    @property
-    def pinned_steps(self) -> tuple[int, ...]:
-        """Older steps whose files stay as well: what lies on other hosts as a whole, and what is being copied there."""
-        return self._service.training_control.pinned_steps
-
-    @property
-    def pinned_in_memory(self) -> tuple[int, ...]:
-        """The same of what is in memory."""
-        return self._service.training_control.pinned_in_memory
 
     def restore(self, state: RestorableState) -> None:
         """Load the plan's checkpoint into `state`, verified, or let it begin at step 0. `steps` does it by itself.
@@ -291,9 +283,12 @@ class Session(DataPlane):
 
         Raises:
             CheckpointError: as many saves in a row as MS_FAILED_SAVES_MAX allows have failed on this rank.
+            UsageError: `stop` has ended training before this step.
         """
         self._failed_saves.check()
-        if self._service.training_control.stops_at(self.step):
+        self.training_stop.refuse_more(step)
+        control = self._service.training_control
+        if control.stops_at(self.step) and control.saves_where_it_stops:
             self._service.post(s.SaveImpossible(self.step, "its loop does not call session.stop_if_asked()"))
         self.step, self.epoch, self.step_in_epoch = step, epoch, step_in_epoch
         self._position = Position(step=step, epoch=epoch - 1, batch=step_in_epoch)
@@ -320,16 +315,22 @@ class Session(DataPlane):
     def stop_if_asked(self) -> None:
         """Save and wait here, if a rank is to be handed over at this step. `steps` asks by itself; another loop calls this after `applied`.
 
+        Where `stop` was called it waits until all ranks stop at one step; the loop ends if `stopped` is true then.
+
         Raises:
             GenerationInterrupted: the generation is over; usually the next one begins here, with a standby in the place of a rank.
         """
         control = self._service.training_control
-        if not control.stops_at(self.step):
+        self.training_stop.agree(self.step)
+        if self.stopped or not control.stops_at(self.step):
             return
-        for save in self._savers:
-            save()
-        if not self._savers:
-            self._service.post(s.SaveImpossible(self.step, "nothing that can save out of turn is known here"))
+        if control.saves_where_it_stops:
+            for save in self._savers:
+                save()
+            if not self._savers:
+                self._service.post(
+                    s.SaveImpossible(self.step, "nothing that can save out of turn is known here")
+                )
         control.await_go_on(self.generation, self.step)
 
     def refuse_drains(self, reason: str) -> None:
@@ -377,7 +378,9 @@ class Session(DataPlane):
 
         Raises:
             CheckpointError: what was trained last is not saved.
+            UsageError: `stop` was called, and the loop left before it could be carried out.
         """
+        self.training_stop.check_left(in_loop=self.loop_watch.in_loop)
         while self._settlers:
             self._settlers.pop()()
         self._failed_saves.check_last()

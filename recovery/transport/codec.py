@@ -14,7 +14,16 @@ from recovery.core import message_fields as fields
 from recovery.core import messages as m
 from recovery.core.converter import UNREADABLE
 from recovery.core.copy_messages import CopyFailed
-from recovery.core.handover_messages import Depart, HandedOver, JobSaved, NotHandedOver, Position, StopJob
+from recovery.core.handover_messages import (
+    Depart,
+    HandedOver,
+    JobSaved,
+    NotHandedOver,
+    Position,
+    StopJob,
+    StopTraining,
+    TrainingEnds,
+)
 from recovery.core.messages import FromNode, FromScheduler
 from recovery.errors import ProtocolError
 
@@ -33,9 +42,11 @@ PROSE: dict[type[msgspec.Struct], tuple[tuple[str, int], ...]] = {
     m.Exited: (("reason", _SHORT),),
     m.Refused: (("reason", _SHORT),),
     m.Interrupt: (("reason", _SHORT),),
-    m.Rollback: (("because", _SHORT),),
+    m.Rollback: (("because", _SHORT), ("ends_because", _SHORT)),
     m.JobEnded: (("reason", _SHORT),),
     Depart: (("reason", _SHORT),),
+    StopTraining: (("reason", _SHORT),),
+    TrainingEnds: (("reason", _SHORT),),
     Position: (("obstacle", _SHORT),),
     CopyFailed: (("reason", _SHORT),),
     HandedOver: (("reason", _SHORT),),

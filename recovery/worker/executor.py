@@ -23,6 +23,7 @@ from recovery.core.worker.effects import (
     ConfirmRank,
     Connect,
     Disconnect,
+    EndTraining,
     Fetch,
     FindCheckpoints,
     Interrupt,
@@ -97,7 +98,7 @@ class Executor:
                 self._start(self._disconnect())
             case Interrupt() | OpenGeneration() | OpenRendezvous() | BeginSteps():
                 self._let_main_thread_know(effect)
-            case StopAt() | ResumeTraining() | LeaveAsAsked():
+            case StopAt() | EndTraining() | ResumeTraining() | LeaveAsAsked():
                 self._hand_over(effect)
             case ReplaceProcess():
                 self._replace(effect.reason, effect.hangs)
@@ -156,19 +157,30 @@ class Executor:
             admitted.run,
         )
 
-    def _hand_over(self, effect: StopAt | ResumeTraining | LeaveAsAsked) -> None:
+    def _hand_over(self, effect: StopAt | EndTraining | ResumeTraining | LeaveAsAsked) -> None:
         match effect:
-            case StopAt() if self._training_control.drain_unsupported_reason:
+            case StopAt() if self._training_control.drain_unsupported_reason and not effect.ends_training:
                 self._deliver(s.SaveImpossible(effect.step, self._training_control.drain_unsupported_reason))
             case StopAt():
-                passed, stops = self._training_control.stop_at(effect.generation, effect.step)
+                passed, stops = self._training_control.stop_at(
+                    effect.generation, effect.step, ends_training=effect.ends_training
+                )
                 self._deliver(s.Positioned(effect.drain, effect.step, passed, stops))
+            case EndTraining():
+                self._end_training(effect)
             case ResumeTraining():
                 self._training_control.let_go()
             case LeaveAsAsked():
                 self._training_control.leave_as_asked()
             case _:
                 assert_never(effect)
+
+    def _end_training(self, end: EndTraining) -> None:
+        passed = self._training_control.end_at(end.generation, end.step, end.reason)
+        if passed:
+            # It was away when the others agreed. All go back, and the next plan says where training ends.
+            reason = f"it has trained to step {passed}, behind step {end.step}, at which training ends"
+            self._deliver(s.DataPlaneBroke(end.generation, passed, reason))
 
     def _exit(self, effect: Exit) -> None:
         """Let the main thread end the process; where it cannot (stuck in a call) the process is ended from here."""

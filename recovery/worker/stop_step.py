@@ -1,4 +1,4 @@
-"""The step at which the main thread is asked to stop: whether it has passed it is decided under one lock."""
+"""The step at which the main thread is to stop: whether it has passed it is decided under one lock."""
 
 from __future__ import annotations
 
@@ -19,27 +19,45 @@ class StopPoint:
         self._passed = 0
         """The main thread has left this step behind it, in this generation: it is in the next one."""
         self._stop = _NOWHERE
-        """Where it is to stop."""
+        """Where it is asked to stop."""
+        self._saves = False
+        """It is to save there, before it waits."""
+        self._held = _NOWHERE
+        """Where it stops by itself: its script has asked for the end of training."""
+        self._end = _NOWHERE
+        """Where its training ends before its last epoch does."""
 
-    def begin(self, generation: int, step: int) -> None:
-        """Training begins behind this step."""
+    def begin(self, generation: int, step: int, end: int = 0) -> None:
+        """Training begins behind this step, and ends at `end`; 0: behind its last epoch."""
         with self._lock:
-            self._generation, self._passed, self._stop = generation, step, _NOWHERE
+            self._generation, self._passed, self._end = generation, step, end or _NOWHERE
+            self._stop = self._held = _NOWHERE
 
     def passes(self, step: int) -> bool:
         """Does the main thread leave this step behind it? False: it stops here."""
         with self._lock:
-            if step == self._stop:
+            if step in (self._stop, self._held, self._end):
                 return False
             self._passed = step
             return True
 
-    def stop_at(self, generation: int, step: int) -> tuple[int, bool]:
+    @property
+    def saves(self) -> bool:
+        """Is it to save where it is asked to stop?"""
+        return self._saves
+
+    @property
+    def end(self) -> int:
+        """The step at which training ends; 0: behind its last epoch."""
+        return max(0, self._end)
+
+    def stop_at(self, generation: int, step: int, *, ends_training: bool = False) -> tuple[int, bool]:
         """Ask for a stop at the end of a step, instead of one that was asked for before.
 
         Args:
             generation: the step's.
             step: 0: only look.
+            ends_training: nothing is saved there, and where the main thread stops by itself it goes on to that step.
 
         Returns:
             What is passed, and whether it will stop there.
@@ -50,10 +68,27 @@ class StopPoint:
             if not step:
                 return self._passed, False
             stops = step > self._passed
-            self._stop = step if stops else _NOWHERE
+            self._stop, self._saves = step if stops else _NOWHERE, not ends_training
+            if ends_training and stops:
+                self._held = _NOWHERE
             return self._passed, stops
 
+    def hold(self, step: int) -> None:
+        """Stop at the end of this step, in which the main thread is."""
+        with self._lock:
+            self._held = step
+
+    def end_at(self, generation: int, step: int) -> int:
+        """Let training end at this step. Gives what is passed where that is too late, else 0."""
+        with self._lock:
+            if generation != self._generation or step == self._end:
+                return 0
+            if step <= self._passed:
+                return self._passed
+            self._end = step
+            return 0
+
     def forget(self) -> None:
-        """It stops nowhere."""
+        """It is asked to stop nowhere."""
         with self._lock:
             self._stop = _NOWHERE

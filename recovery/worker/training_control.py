@@ -69,6 +69,8 @@ class TrainingControl:
         self._pinned_stored: tuple[int, ...] = ()
         """Older steps whose files stay: what lies on other hosts, and what is being copied there."""
         self._stop_point = StopPoint()
+        self.end_reason = ""
+        """Why training ends at `end_step`, for people."""
         self.drain_unsupported_reason = ""
         """Not empty: why the main thread stops at no step that is asked for. Set by the main thread, for the rest of the process."""
         self.leave_as_asked: Callable[[], None] = lambda: None
@@ -171,14 +173,28 @@ class TrainingControl:
         """Called by the main thread at the end of each step: was it asked to stop there? Costs a tenth of a microsecond."""
         return not self._stop_point.passes(step)
 
+    @property
+    def saves_where_it_stops(self) -> bool:
+        """Is a step to be saved at which the main thread was asked to stop?"""
+        return self._stop_point.saves
+
+    @property
+    def end_step(self) -> int:
+        """The step at which training ends, as a script has asked; 0: behind its last epoch."""
+        return self._stop_point.end
+
+    def hold(self, step: int) -> None:
+        """The main thread stops at the end of the step that it is in: its script has asked for the end of training."""
+        self._stop_point.hold(step)
+
     def await_go_on(self, generation: int, step: int) -> None:
-        """Wait at a step where the main thread was asked to stop, until the wait was given up.
+        """Wait at a step where the main thread was asked to stop, until the wait was given up or training ends there.
 
         Raises:
             GenerationInterrupted: it is over: the next one begins at this step, unless somebody died.
         """
         with self._changed:
-            while not self._stop_point.passes(step):
+            while self._stop_point.end != step and not self._stop_point.passes(step):
                 self._check(generation)
                 self._changed.wait()
 
@@ -244,7 +260,8 @@ class TrainingControl:
                 pinned_in_memory=self.pinned_in_memory,
             )
             self.disk_committed_ms = None
-            self._stop_point.begin(plan.generation, plan.step)
+            self._stop_point.begin(plan.generation, plan.step, plan.ends_at)
+            self.end_reason = plan.ends_because
             self._changed.notify_all()
 
     def note_committed(
@@ -324,16 +341,24 @@ class TrainingControl:
         if first:
             self._on_pause(paused_ms)
 
-    def stop_at(self, generation: int, step: int) -> tuple[int, bool]:
-        """Have the main thread stop at the end of this step, instead of one that was named before.
+    def stop_at(self, generation: int, step: int, *, ends_training: bool = False) -> tuple[int, bool]:
+        """Have the main thread stop at the end of this step, instead of one that was named before, as `StopPoint.stop_at`.
 
         Returns:
             The step that it has passed, and whether it will stop.
         """
         with self._changed:
-            passed, stops = self._stop_point.stop_at(generation, step)
+            passed, stops = self._stop_point.stop_at(generation, step, ends_training=ends_training)
             self._changed.notify_all()
         return passed, stops
+
+    def end_at(self, generation: int, step: int, reason: str) -> int:
+        """Have the main thread's loop end at the end of this step, as `StopPoint.end_at`."""
+        with self._changed:
+            self.end_reason = reason
+            passed = self._stop_point.end_at(generation, step)
+            self._changed.notify_all()
+        return passed
 
     def let_go(self) -> None:
         """The main thread stops nowhere."""

@@ -24,6 +24,7 @@ from recovery.core.records import (
     ProcessRecord,
     Record,
     SlotRecord,
+    TrainingEndRecord,
 )
 from recovery.core.rules import Rules
 from recovery.core.scheduler.effects import (
@@ -82,6 +83,7 @@ class Desk:
             tuple(self.row(ProcessRecord)),
             tuple(self.row(CopyRecord)),
             live_sources=tuple(self.row(LiveSourceRecord)),
+            training_ends=tuple(self.row(TrainingEndRecord)),
         )
         self._do(self.machine.start(self.now))
 
@@ -191,6 +193,7 @@ _KEYS = {
     "ProcessRecord": ("node_id", "incarnation"),
     "GenerationRecord": ("run", "generation"),
     "LiveSourceRecord": ("run", "generation", "rank"),
+    "TrainingEndRecord": ("run",),
     "CheckpointRecord": ("run", "step", "rank"),
     "CopyRecord": ("run", "step", "rank", "node_id"),
     "StepRecord": ("node_id",),

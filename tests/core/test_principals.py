@@ -41,7 +41,7 @@ WHO: dict[str, Principal] = {
 
 MEMBERS_SAY = {
     "ready", "heartbeat", "checkpoint_report", "checkpoint_invalid", "not_saved", "copy_failed", "copy_report", "state_loaded", "first_step",
-    "collective_failed", "failure", "done", "leave", "depart", "position",
+    "collective_failed", "failure", "done", "leave", "depart", "stop_training", "position",
 }  # fmt: skip
 
 MAY: dict[tuple[str, str], set[str]] = {

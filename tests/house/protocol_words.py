@@ -219,6 +219,10 @@ ANSWERS: dict[str, tuple[str, str]] = {
         "a rank that is asked to end and can train on for a while, instead of `leave`",
         "`not_handed_over`: it sends `leave` then. Or `save_at` to every rank, and in the end `handed_over` or `not_handed_over`",
     ),
+    "stop_training": (
+        "a rank whose script has called `session.stop()`, at the end of that step, where it waits; again after a resume, before `ready`",
+        "`save_at` with `ends_training` to every rank, and `training_ends` once all stop at one step. Nothing if another rank has asked before, or its generation is over: the next `rollback` has `ends_at`",
+    ),
     "position": (
         "a rank, to each `save_at` of its generation, at once; again if it then cannot save",
         "nothing; another `save_at` if one rank has passed the step",
@@ -255,7 +259,8 @@ FROM_SCHEDULER: dict[str, str] = {
     "copy_order": "fetch the contribution `checkpoint.digest` from one of `sources`, in that order; verify it, keep it, send `copy_report`. It may come again: then nothing new. "
     "A node that cannot: `copy_failed` with `gives_up`",
     "copies_kept": "copies of steps older than `oldest` may go",
-    "save_at": "answer `position`. `step` 0: no more. Else stop after that step, if it is not passed; save it, report it, and wait for the next message about it, an `interrupt`, or the end of the connection",
+    "save_at": "answer `position`. `step` 0: no more. Else stop after that step, if it is not passed; save it, report it, and wait for the next message about it, an `interrupt`, or the end of the connection. With `ends_training` it is not saved, and the wait outlasts the connection",
+    "training_ends": "end the loop after that step, and send `done` when the script is through. If it is passed: `collective_failed`",
     "go_on": "train on, if it waits at a step of this drain",
     "handed_over": "end: it has left, and another process takes its rank",
     "not_handed_over": "send `leave` and end, as if nothing had been asked",

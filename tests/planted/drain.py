@@ -31,12 +31,12 @@ DRAIN = (
         "worker/stop_step.py",
         "StopPoint.passes",
         "with self._lock:\n"
-        "    if step == self._stop:\n"
+        "    if step in (self._stop, self._held, self._end):\n"
         "        return False\n"
         "    self._passed = step\n"
         "    return True",
-        "stop = self._stop\n"
-        "if step == stop:\n"
+        "stops = (self._stop, self._held, self._end)\n"
+        "if step in stops:\n"
         "    return False\n"
         "for _ in range(200):\n"
         "    pass\n"
@@ -88,7 +88,7 @@ DRAIN = (
         "ranks wait at the step of a drain that was given up",
         "I14",
         "core/scheduler/drain.py",
-        "_give_up",
+        "give_up",
         "*_answers(state, DrainCancelled(drain=drain.number)), *_not_handed_over(state, drain, reason)",
         "*_not_handed_over(state, drain, reason), *()",
         (_GIVEN_UP, _ORDERS),
@@ -132,7 +132,7 @@ DRAIN = (
     Bug(
         "who had asked to end is forgotten when the whole job is to",
         "I26",
-        "core/scheduler/drain.py",
+        "core/scheduler/job_stop.py",
         "on_stop_job",
         "True, request, departing",
         "True, request, {}",
@@ -168,10 +168,10 @@ DRAIN = (
     Bug(
         "a launcher hears that all ranks wait at a step at which they wait no longer",
         "I26",
-        "core/scheduler/drain.py",
+        "core/scheduler/job_stop.py",
         "_still_waits",
-        "_is_saved_for_its_end(state) and not trains_on",
-        "_is_saved_for_its_end(state)",
+        "drains.is_saved_for_its_end(state) and not trains_on",
+        "drains.is_saved_for_its_end(state)",
         (f"{_JOB_STOP}::test_ranks_that_have_waited_long_enough_train_on_and_can_be_stopped_again",),
     ),
     Bug(
@@ -188,7 +188,7 @@ DRAIN = (
         "I14",
         "core/worker/machine.py",
         "WorkerMachine._on_admitted",
-        "[*watched, *self._handover.let_go(), *next_]",
+        "[*watched, *self._handover.on_admitted(), *next_]",
         "[*watched, *next_]",
         (
             f"{_WORKER}::test_who_waits_at_a_step_is_let_go_when_it_is_admitted_again_or_has_waited_long_enough",

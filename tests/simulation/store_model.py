@@ -27,6 +27,7 @@ from recovery.core.records import (
     Record,
     RunRecord,
     SlotRecord,
+    TrainingEndRecord,
 )
 from recovery.core.rules import Rules
 from recovery.core.scheduler.job_states import new_job, next_incarnation
@@ -46,6 +47,7 @@ KEYS: dict[type, tuple[str, ...]] = {
     ProcessRecord: ("node_id", "incarnation"),
     CopyRecord: ("run", "step", "rank", "node_id"),
     LiveSourceRecord: ("run", "generation", "rank"),
+    TrainingEndRecord: ("run",),
 }
 
 
@@ -113,6 +115,7 @@ class StoreModel:
             self.all(ProcessRecord),
             self.all(CopyRecord),
             live_sources=self.all(LiveSourceRecord),
+            training_ends=self.all(TrainingEndRecord),
         )
         return machine
 

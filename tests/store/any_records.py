@@ -33,6 +33,7 @@ from recovery.core.records import (
     RunRecord,
     SlotRecord,
     StepRecord,
+    TrainingEndRecord,
 )
 from recovery.store.contents import SchedulerRecords
 from recovery.store.repository import SchedulerStore
@@ -132,6 +133,7 @@ ONE_OF_EACH: tuple[Record, ...] = (
     generation(1),
     LiveSourceRecord(run=ONE, generation=Generation(1), rank=Rank(2), structure="0f" * 32),
     LiveSourceRecord(run=ONE, generation=Generation(2), rank=Rank(1), structure="0f" * 32, replicas="1,3"),
+    TrainingEndRecord(run=ONE, step=412, reason="worker_3: the loss is low enough"),
     checkpoint(100),
     copy(100),
     StepRecord(

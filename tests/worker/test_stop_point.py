@@ -156,3 +156,42 @@ def test_a_wait_that_is_interrupted_raises_in_the_main_thread() -> None:
     training.control.interrupt(1, "worker_1 left")
     with pytest.raises(GenerationInterrupted):
         training.control.await_go_on(1, 11)
+
+
+# --- the early end of training --------------------------------------------------------------------------------------------
+
+
+def test_a_rank_that_has_asked_for_the_end_stays_at_its_step_until_a_later_one_is_named() -> None:
+    point = _at(5)
+    point.hold(6)
+    assert not point.passes(6)
+    point.forget()
+    assert not point.passes(6), "a drain that is given up has nothing to do with it"
+    assert point.stop_at(1, 6, ends_training=True) == (5, True)
+    assert not point.saves
+    assert not point.passes(6)
+    assert point.stop_at(1, 8, ends_training=True) == (5, True)
+    assert (point.passes(6), point.passes(7), point.passes(8)) == (True, True, False)
+
+
+def test_training_ends_at_a_step_that_is_not_passed_and_one_that_is_is_said() -> None:
+    point = _at(5)
+    assert point.end == 0
+    assert point.end_at(2, 9) == 0, "of another generation"
+    assert point.end == 0
+    assert point.end_at(1, 5) == 5
+    assert point.end == 0
+    assert point.end_at(1, 7) == 0
+    assert (point.passes(6), point.passes(7), point.end) == (True, False, 7)
+    point.stop_at(1, 9)
+    assert not point.passes(7), "what is asked for behind it changes nothing"
+    assert point.end_at(1, 7) == 0
+
+
+def test_a_plan_that_begins_where_training_ends_has_nothing_left() -> None:
+    point = StopPoint()
+    point.begin(3, 7, 7)
+    assert point.end == 7
+    assert point.end_at(3, 7) == 0, "said again, it is no step too late"
+    point.begin(4, 7)
+    assert point.end == 0

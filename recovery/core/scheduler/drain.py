@@ -6,9 +6,10 @@ after any departure: their slots are offered to standbys, and the plan goes to t
 
 Whatever goes wrong before that ends the drain, and training goes on as without it. `advance` looks after each stimulus whether it can go on.
 
-A launcher that is asked to end the job begins one that nobody departs in: all wait at the step until their processes are ended, and the
-next start goes on there. Another launcher's request, or the SIGTERM of a worker, joins it. Where a system sends its signal to all processes
-at once, the workers' requests may be here first: for a moment, in which all stop and save, no standby is missed.
+A launcher that is asked to end the job begins one that nobody departs in (job_stop.py). Where a system sends its signal to all processes at once, the
+workers' requests may be here first: for a moment, in which all stop and save, no standby is missed.
+
+A script that ends training begins one that early_end.py leads; here its ranks' answers are heard.
 """
 
 from __future__ import annotations
@@ -23,20 +24,18 @@ from recovery.core.handover_messages import (
     NotHandedOver,
     Position,
     SaveAt,
-    StopJob,
 )
-from recovery.core.ids import ConnectionId, NodeId, RequestId
+from recovery.core.ids import NodeId, RequestId
 from recovery.core.policy import ranks
 from recovery.core.records import EventKind, JobState, NodeState, Record
 from recovery.core.scheduler.drain_states import RANK_HANDED_OVER, Drain, DrainFact, DrainState
-from recovery.core.scheduler.effects import KeepConnection, SchedulerEffect, Send, SetTimer
+from recovery.core.scheduler.effects import SchedulerEffect, Send, SetTimer
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
 from recovery.core.scheduler.stimuli import DrainAsked
 from recovery.core.scheduler.timers import DrainTimer, StandbysTimer
 
 _NOT_SAVED = "not saved for the end of the job: "
-_ALL_IS_TO_END = "the whole job is to end"
 STOP_FOLLOWS_MS = 300
 """How long a worker that is asked to end is not sent away for want of a standby: the launcher may have been asked by the same signal. Below
 `ANSWER_MS` of core/worker/handover.py."""
@@ -58,7 +57,7 @@ def on_depart(state: SchedulerState, node: Node, depart: Depart, now_ms: int) ->
     drain.departing[node_id] = depart.request_id
     if not effects:
         # It joins one that is under way: the step that it was asked for shows that its wish has come, too.
-        effects = [Persist((), (Answer(node.connection, _question(drain)),))]
+        effects = [Persist((), (Answer(node.connection, question_of(drain)),))]
     drain.standbys_due_ms = min(now_ms + STOP_FOLLOWS_MS, drain.until_ms)
     return [*effects, SetTimer(StandbysTimer(), drain.standbys_due_ms)]
 
@@ -68,53 +67,6 @@ def on_drain_asked(state: SchedulerState, asked: DrainAsked, now_ms: int) -> lis
     if why_not(state, asked.nodes, asked.host):
         return []
     return _begin_or_join(state, asked, now_ms)
-
-
-def on_stop_job(
-    state: SchedulerState, connection: ConnectionId, stop: StopJob, peer: str, now_ms: int
-) -> list[SchedulerEffect]:
-    """A launcher was asked to end the job. All of them are, one soon after the other, and the first request is that of all."""
-    drain, request = state.drain, stop.request_id
-    if drain is not None and drain.state is DrainState.HANDING_OVER:
-        obstacle = f"a rank is being handed over at step {drain.step}"
-        said = JobSaved(request_id=request, step=state.checkpoints.durable_step, obstacle=obstacle)
-        return [Persist((), (Answer(connection, said),))]
-    if drain is not None and drain.is_open and drain.ends_job:
-        # Said again, it only keeps its connection.
-        drain.stops[connection] = request
-        return [KeepConnection(connection)]
-    if drain is not None and (request in drain.stops.values() or _still_waits(state, drain, now_ms)):
-        return [Persist((), (Answer(connection, _job_saved(state, drain, request)),))]
-    obstacle = _why_not_saved(state)
-    effects: list[SchedulerEffect] = []
-    departing: dict[NodeId, RequestId | None] = {}
-    if drain is not None and drain.is_open and obstacle:
-        effects = _give_up(state, drain, _ALL_IS_TO_END)
-    elif drain is not None and drain.is_open:
-        # Its workers were asked by the same signal, or a person wants less: all stop once more, and have the launcher's time.
-        effects, departing = _end(state, drain, DrainFact.GIVEN_UP, _ALL_IS_TO_END), drain.departing
-    drain = _new(state, f"the launcher at {peer}: {stop.reason}", stop.within_ms, now_ms)
-    drain.ends_job, drain.stops[connection], drain.departing = True, request, departing
-    if obstacle:
-        return [*effects, *_end(state, drain, DrainFact.GIVEN_UP, obstacle)]
-    return [KeepConnection(connection), *effects, *_begin(state, drain)]
-
-
-def _still_waits(state: SchedulerState, drain: Drain, now_ms: int) -> bool:
-    """Is what was saved for the end of the job still where all ranks are?"""
-    trains_on = state.job.state is JobState.RUNNING and now_ms >= drain.until_ms
-    return _is_saved_for_its_end(state) and not trains_on
-
-
-def _why_not_saved(state: SchedulerState) -> str:
-    """Why the end of the job is not worth a save, or cannot be put off for one; empty: it can."""
-    obstacle = why_not(state, (), "", ends_job=True)
-    if obstacle:
-        return obstacle
-    plan, reached = state.generations[-1].step, max(node.record.step for node in state.workers)
-    # A loop that counts no step never comes to one, and one that has not begun has nothing to lose.
-    is_stored = plan <= state.checkpoints.durable_step
-    return f"no step is done since step {plan}" if is_stored and reached <= plan else ""
 
 
 def named(state: SchedulerState, target: str) -> tuple[tuple[NodeId, ...], str]:
@@ -150,7 +102,9 @@ def why_not(
         if node is None or node.record.role is not m.Role.WORKER or not state.has_slot(node):
             return f"{node_id} has no rank"
     drain = state.drain if state.drain is not None and state.drain.is_open else None
-    if drain is None and not ends_job and _is_saved_for_its_end(state):
+    if drain is not None and drain.ends_training:
+        return f"training ends ({drain.reason})"
+    if drain is None and not ends_job and is_saved_for_its_end(state):
         return "the job ends"
     departing = {*asked, *(drain.departing if drain is not None else ())}
     ends_job = ends_job or (drain is not None and drain.ends_job)
@@ -189,13 +143,13 @@ def _begin_or_join(state: SchedulerState, asked: DrainAsked, now_ms: int) -> lis
     if before is not None and joins:
         drain = before
     else:
-        drain = _new(state, asked.reason, state.rules.drain_timeout_ms, now_ms)
+        drain = new_drain(state, asked.reason, state.rules.drain_timeout_ms, now_ms)
     drain.departing.update({node_id: drain.departing.get(node_id) for node_id in asked.nodes})
     drain.left_hosts |= {asked.host} - {""}
-    return [] if joins else _begin(state, drain)
+    return [] if joins else begin(state, drain)
 
 
-def _new(state: SchedulerState, reason: str, wait_ms: int, now_ms: int) -> Drain:
+def new_drain(state: SchedulerState, reason: str, wait_ms: int, now_ms: int) -> Drain:
     """Put one in the place of the last one, which has ended."""
     number = state.drain.number + 1 if state.drain is not None else 1
     drain = state.drain = Drain(number, state.job.generation, reason)
@@ -203,28 +157,37 @@ def _new(state: SchedulerState, reason: str, wait_ms: int, now_ms: int) -> Drain
     return drain
 
 
-def _begin(state: SchedulerState, drain: Drain) -> list[SchedulerEffect]:
+def begin(state: SchedulerState, drain: Drain) -> list[SchedulerEffect]:
+    """Ask every rank where it is."""
     event = state.event(
         EventKind.DRAIN_BEGUN, generation=drain.generation, reason=drain.reason, details=_names(drain)
     )
     timer = SetTimer(DrainTimer(), drain.until_ms)
-    return [Persist((event,)), timer, *_ask(state, drain, 0)]
+    return [Persist((event,)), timer, *ask(state, drain, 0)]
 
 
-def _ask(state: SchedulerState, drain: Drain, step: int) -> list[SchedulerEffect]:
+def ask(state: SchedulerState, drain: Drain, step: int) -> list[SchedulerEffect]:
+    """Ask every rank whether it stops at this step; 0: where it is."""
     drain.ask_for(step)
-    ask = _question(drain)
+    question = question_of(drain)
     drain.connections = {node.record.node_id: node.connection for node in state.workers}
     # In the order of what is written: behind the plan of this generation, which a rank must know first.
-    return [Persist((), _answers(state, ask))]
+    return [Persist((), _answers(state, question))]
 
 
 def _answers(state: SchedulerState, message: SaveAt | DrainCancelled) -> tuple[Answer, ...]:
     return tuple(Answer(node.connection, message) for node in state.workers if node.connection is not None)
 
 
-def _question(drain: Drain) -> SaveAt:
-    return SaveAt(drain=drain.number, generation=drain.generation, step=drain.step, wait_ms=drain.wait_ms)
+def question_of(drain: Drain) -> SaveAt:
+    """What each rank is asked now."""
+    return SaveAt(
+        drain=drain.number,
+        generation=drain.generation,
+        step=drain.step,
+        wait_ms=drain.wait_ms,
+        ends_training=drain.ends_training,
+    )
 
 
 def on_position(state: SchedulerState, node: Node, at: Position) -> list[SchedulerEffect]:
@@ -236,8 +199,8 @@ def on_position(state: SchedulerState, node: Node, at: Position) -> list[Schedul
     if node.record.rank is None:
         # Only ranks are asked.
         return []
-    if at.obstacle:
-        return _give_up(
+    if at.obstacle and not drain.ends_training:
+        return give_up(
             state, drain, f"{node.record.node_id} cannot save at a step that is asked for: {at.obstacle}"
         )
     drain.passed[node.record.node_id] = at.passed
@@ -251,7 +214,7 @@ def on_position(state: SchedulerState, node: Node, at: Position) -> list[Schedul
     if drain.state is DrainState.AGREEING:
         drain.margin *= 2
     drain.move(DrainFact.POSITIONS_KNOWN if drain.state is DrainState.ASKING else DrainFact.TOO_LATE)
-    return _ask(state, drain, max(drain.passed.values()) + drain.margin)
+    return ask(state, drain, max(drain.passed.values()) + drain.margin)
 
 
 def advance(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
@@ -262,11 +225,14 @@ def advance(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     if drain.state is DrainState.HANDING_OVER:
         return _follow_hand_over(state, drain)
     if state.job.state is not JobState.RUNNING or state.job.generation != drain.generation:
-        return _give_up(state, drain, state.job.reason)
+        return give_up(state, drain, state.job.reason)
+    if drain.ends_training:
+        # As early_end says.
+        return []
     missing = "" if drain.ends_job else _missing(state, set(drain.departing), drain.left_hosts)
     obstacle = _not_here(state) or _came_back(state, drain)
     if obstacle or (missing and now_ms >= drain.standbys_due_ms):
-        return _give_up(state, drain, obstacle or missing)
+        return give_up(state, drain, obstacle or missing)
     if now_ms >= drain.until_ms:
         # This process was paused: a rank that waited at the step has let go by itself, and trains on.
         return on_due(state)
@@ -289,20 +255,20 @@ def on_due(state: SchedulerState) -> list[SchedulerEffect]:
     if drain is None or drain.state is DrainState.ENDED:
         return []
     if drain.state is DrainState.HANDING_OVER:
-        return _end(
+        return end(
             state, drain, DrainFact.GIVEN_UP, f"{_names(drain)} left, and no standby has taken the rank yet"
         )
     limit = f"{drain.wait_ms / 1000:g} s (MS_DRAIN_TIMEOUT)"
     if drain.ends_job:
         limit = "MS_STOP_GRACE leaves for it"
-    return _give_up(state, drain, f"it took longer than {limit}, {drain.state.value}")
+    return give_up(state, drain, f"it took longer than {limit}, {drain.state.value}")
 
 
-def _give_up(state: SchedulerState, drain: Drain, reason: str) -> list[SchedulerEffect]:
+def give_up(state: SchedulerState, drain: Drain, reason: str) -> list[SchedulerEffect]:
     """Everything goes on as without it: a rank that waits at a step trains on, one that asked leaves as it is."""
     # Behind the step that was asked for, which it takes back.
     answers = (*_answers(state, DrainCancelled(drain=drain.number)), *_not_handed_over(state, drain, reason))
-    return [Persist((), answers), *_end(state, drain, DrainFact.GIVEN_UP, reason)]
+    return [Persist((), answers), *end(state, drain, DrainFact.GIVEN_UP, reason)]
 
 
 def _not_handed_over(state: SchedulerState, drain: Drain, reason: str) -> list[Answer]:
@@ -320,7 +286,7 @@ def _wait_for_the_end(state: SchedulerState, drain: Drain) -> list[SchedulerEffe
     """All ranks hold the step, and wait there until their launchers end them."""
     reason = f"saved at step {drain.step}, where the job ends"
     answers = _not_handed_over(state, drain, reason)
-    return [Persist((), tuple(answers)), *_end(state, drain, DrainFact.JOB_STOPS, reason)]
+    return [Persist((), tuple(answers)), *end(state, drain, DrainFact.JOB_STOPS, reason)]
 
 
 def _hand_over(state: SchedulerState, drain: Drain, now_ms: int) -> list[SchedulerEffect]:
@@ -346,22 +312,26 @@ def _hand_over(state: SchedulerState, drain: Drain, now_ms: int) -> list[Schedul
 def _follow_hand_over(state: SchedulerState, drain: Drain) -> list[SchedulerEffect]:
     """A standby takes the rank as it would that of any node that has left."""
     if state.job_ended:
-        return _end(state, drain, DrainFact.GIVEN_UP, f"the job has ended: {state.job.reason}")
+        return end(state, drain, DrainFact.GIVEN_UP, f"the job has ended: {state.job.reason}")
     if state.job.state is not JobState.RUNNING:
         return []
     if drain.went_to > drain.step:
         reason = f"{_names(drain)} left at step {drain.step}, and a rank had not waited: it trained on to step {drain.went_to}"
-        return _end(state, drain, DrainFact.GIVEN_UP, reason)
+        return end(state, drain, DrainFact.GIVEN_UP, reason)
     step = state.generations[-1].step
     if step != drain.step:
         reason = f"{_names(drain)} left at step {drain.step}, but the plan goes to step {step}"
-        return _end(state, drain, DrainFact.GIVEN_UP, reason)
-    return _end(state, drain, DrainFact.TAKEN_OVER, f"handed over at step {step}, no step is lost")
+        return end(state, drain, DrainFact.GIVEN_UP, reason)
+    return end(state, drain, DrainFact.TAKEN_OVER, f"handed over at step {step}, no step is lost")
 
 
-def _end(state: SchedulerState, drain: Drain, fact: DrainFact, outcome: str) -> list[SchedulerEffect]:
+def end(state: SchedulerState, drain: Drain, fact: DrainFact, outcome: str) -> list[SchedulerEffect]:
+    """It is over: an event says how, and the launchers that wait for it hear it."""
     drain.end(fact, outcome)
     fails = drain.ends_job and not drain.saved
+    if drain.ends_training and not drain.stops:
+        # Its own event has told it, or the next plan does.
+        return []
     event = state.event(
         EventKind.DRAIN_ENDED,
         generation=drain.generation,
@@ -370,12 +340,12 @@ def _end(state: SchedulerState, drain: Drain, fact: DrainFact, outcome: str) -> 
         details=_names(drain),
     )
     answers = tuple(
-        Answer(connection, _job_saved(state, drain, request)) for connection, request in drain.stops.items()
+        Answer(connection, job_saved(state, drain, request)) for connection, request in drain.stops.items()
     )
     return [Persist((event,), answers)]
 
 
-def _job_saved(state: SchedulerState, drain: Drain, request: RequestId) -> JobSaved:
+def job_saved(state: SchedulerState, drain: Drain, request: RequestId) -> JobSaved:
     """What a launcher hears that has asked for the end of the job."""
     if drain.saved:
         return JobSaved(request_id=request, step=drain.step)
@@ -383,7 +353,7 @@ def _job_saved(state: SchedulerState, drain: Drain, request: RequestId) -> JobSa
     return JobSaved(request_id=request, step=step, obstacle=obstacle)
 
 
-def _is_saved_for_its_end(state: SchedulerState) -> bool:
+def is_saved_for_its_end(state: SchedulerState) -> bool:
     """Do all ranks wait at a step for the end of their processes?"""
     drain = state.drain
     return drain is not None and drain.saved and drain.generation == state.job.generation

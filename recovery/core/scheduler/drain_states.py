@@ -38,6 +38,8 @@ class DrainFact(str, Enum):
     """Every rank holds the step."""
     JOB_STOPS = "job stops"
     """The same where the whole job is to end: every rank waits there for the end of its process, and nobody takes it."""
+    TRAINING_ENDS = "training ends"
+    """A script has asked for that: every rank stops at the step, and its loop ends there."""
     TAKEN_OVER = "taken over"
     """The next generation is planned: every rank has a process again."""
     GIVEN_UP = "given up"
@@ -57,6 +59,7 @@ DRAIN_MOVES: dict[DrainState, dict[DrainFact, DrainState]] = {
     DrainState.SAVING: {
         DrainFact.COMMITTED: DrainState.HANDING_OVER,
         DrainFact.JOB_STOPS: DrainState.ENDED,
+        DrainFact.TRAINING_ENDS: DrainState.ENDED,
         DrainFact.GIVEN_UP: DrainState.ENDED,
     },
     DrainState.HANDING_OVER: {
@@ -88,6 +91,8 @@ class Drain:
         """No standby of these takes a rank."""
         self.ends_job = False
         """Launchers end all processes behind it: it needs no standby, and nobody takes a rank."""
+        self.ends_training = False
+        """A script ends the training of all ranks at the step: nothing is saved for it, and nobody departs."""
         self.stops: dict[ConnectionId, RequestId] = {}
         """Of the launchers that wait for its end: where, and what they asked."""
         self.wait_ms = self.until_ms = 0

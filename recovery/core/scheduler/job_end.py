@@ -86,7 +86,7 @@ def begin_run(state: SchedulerState) -> list[Record]:
     Called when a scheduler starts and every node of the run before has left.
     """
     job = state.change_job(JobFact.RUN_BEGUN, generation=Generation(0), run=RunId(state.job.run + 1))
-    state.checkpoints = CheckpointIndex(state.rules.world_size)
+    state.checkpoints, state.training_end = CheckpointIndex(state.rules.world_size), None
     state.generations = []
     records: list[Record] = [job, RunRecord(run=job.run)]
     for node in state.nodes.values():

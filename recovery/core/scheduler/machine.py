@@ -15,7 +15,7 @@ from recovery.core import principals
 from recovery.core.copy_messages import CopyFailed, CopyReport
 from recovery.core.copy_records import CopyRecord
 from recovery.core.effects import Answer, Persist
-from recovery.core.handover_messages import Depart, HandoverFromNode, Position, StopJob
+from recovery.core.handover_messages import Depart, HandoverFromNode, Position, StopJob, StopTraining
 from recovery.core.ids import ConnectionId, RequestId
 from recovery.core.records import (
     CheckpointRecord,
@@ -25,9 +25,10 @@ from recovery.core.records import (
     NodeRecord,
     ProcessRecord,
     SlotRecord,
+    TrainingEndRecord,
 )
 from recovery.core.rules import Rules
-from recovery.core.scheduler import drain, invariants, job_end, restore
+from recovery.core.scheduler import drain, early_end, invariants, job_end, job_stop, restore
 from recovery.core.scheduler.checkpoints import copy_reports, saves
 from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect
 from recovery.core.scheduler.generations import checkpoint_invalid, stalls, training_messages
@@ -107,11 +108,13 @@ class SchedulerMachine:
         copies: tuple[CopyRecord, ...] = (),
         *,
         live_sources: tuple[LiveSourceRecord, ...] = (),
+        training_ends: tuple[TrainingEndRecord, ...] = (),
     ) -> None:
         """Take over what an earlier process of the scheduler stored. Called before `start`."""
         restore.restore(self.state, nodes, generations, checkpoints, slots, live_sources)
         restore.restore_copies(self.state, copies)
         restore.restore_processes(self.state, processes)
+        restore.restore_training_end(self.state, training_ends)
 
     def start(self, now_ms: int) -> list[SchedulerEffect]:
         """Begin to serve."""
@@ -165,7 +168,7 @@ class SchedulerMachine:
             case TopologyTimer():
                 return quorum.on_deadline(state, now_ms)
             case DrainTimer():
-                return drain.on_due(state)
+                return _on_drain_due(state, now_ms)
             case GraceTimer():
                 return liveness.on_grace_over(state, state.nodes[timer.node_id], now_ms)
             case WaitingTimer():
@@ -195,7 +198,7 @@ class SchedulerMachine:
         if isinstance(message, m.Exited):
             return liveness.on_exited(state, received, message, now_ms)
         if isinstance(message, StopJob):
-            return drain.on_stop_job(state, connection, message, received.peer, now_ms)
+            return job_stop.on_stop_job(state, connection, message, received.peer, now_ms)
         assert node is not None, "the table lets only members say the rest"
         return self._from_speaker(node, connection, message, now_ms)
 
@@ -250,6 +253,8 @@ class SchedulerMachine:
                 return liveness.on_leave(state, node, message)
             case Depart():
                 return drain.on_depart(state, node, message, now_ms)
+            case StopTraining():
+                return early_end.on_stop_training(state, node, message, now_ms)
             case Position():
                 return drain.on_position(state, node, message)
             case CopyReport():
@@ -258,6 +263,12 @@ class SchedulerMachine:
                 return copy_reports.on_copy_failed(state, node, message)
             case _:
                 assert_never(message)
+
+
+def _on_drain_due(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
+    if state.drain is not None and state.drain.is_open and state.drain.ends_training:
+        return early_end.on_due(state, state.drain, now_ms)
+    return drain.on_due(state)
 
 
 def _violation(received: MessageReceived, node: Node | None) -> str:

@@ -18,6 +18,7 @@ from recovery.core.records import (
     Record,
     RunRecord,
     SlotRecord,
+    TrainingEndRecord,
 )
 from recovery.core.scheduler import job_end
 from recovery.core.scheduler.checkpoints import copying
@@ -61,6 +62,11 @@ def restore_copies(state: SchedulerState, copies: tuple[CopyRecord, ...]) -> Non
         (record for record in copies if record.run == state.job.run), state.generations
     )
     copying.restore(state)
+
+
+def restore_training_end(state: SchedulerState, ends: tuple[TrainingEndRecord, ...]) -> None:
+    """Where a script has ended the run's training. Called behind `restore`."""
+    state.training_end = next((row for row in ends if row.run == state.job.run), None)
 
 
 def restore_processes(state: SchedulerState, processes: tuple[ProcessRecord, ...]) -> None:

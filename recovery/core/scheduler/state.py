@@ -17,6 +17,7 @@ from recovery.core.records import (
     JobRecord,
     JobState,
     Record,
+    TrainingEndRecord,
 )
 from recovery.core.rules import Rules
 from recovery.core.scheduler.admission_queue import BESIDE_SLOTS, WaitingList
@@ -103,6 +104,8 @@ class SchedulerState:
         """The data plane broke before anybody knew whose fault it was, and how often in a row; None: the last failure's cause is known."""
         self.drain: Drain | None = None
         """The planned departure that is under way, or the last one; None: there was none."""
+        self.training_end: TrainingEndRecord | None = None
+        """Where training of this run ends, as a script has asked; None: behind its last epoch."""
         self.archived_jobs: frozenset[str] = frozenset()
         """Jobs whose state a person has archived in this path: a worker that knows one of them may start over."""
         self.vacancies = Vacancies()

@@ -76,6 +76,16 @@ class StopAt(msgspec.Struct, frozen=True, tag="stop_at"):
     generation: Generation
     step: int
     """0: only look where it is."""
+    ends_training: bool = False
+    """Training is to end there: nothing is saved for it before that is agreed on."""
+
+
+class EndTraining(msgspec.Struct, frozen=True, tag="end_training"):
+    """Let the main thread's loop end at the end of this step, at which all ranks stop. One that has passed it is a `DataPlaneBroke`."""
+
+    generation: Generation
+    step: int
+    reason: str
 
 
 class ResumeTraining(msgspec.Struct, frozen=True, tag="let_go"):
@@ -179,6 +189,7 @@ WorkerEffect = Union[
     BeginSteps,
     OpenRendezvous,
     StopAt,
+    EndTraining,
     ResumeTraining,
     LeaveAsAsked,
     ReplaceProcess,

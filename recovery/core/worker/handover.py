@@ -17,11 +17,21 @@ from recovery.core.handover_messages import (
     NotHandedOver,
     Position,
     SaveAt,
+    StopTraining,
+    TrainingEnds,
 )
 from recovery.core.rules import Rules
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.departure import Departure
-from recovery.core.worker.effects import LeaveAsAsked, ResumeTraining, Send, SetTimer, StopAt, WorkerEffect
+from recovery.core.worker.effects import (
+    EndTraining,
+    LeaveAsAsked,
+    ResumeTraining,
+    Send,
+    SetTimer,
+    StopAt,
+    WorkerEffect,
+)
 from recovery.core.worker.main_thread import MainThread
 from recovery.core.worker.requests import Requests
 from recovery.core.worker.timers import WorkerTimer
@@ -65,9 +75,15 @@ class Handover:
         """How long it waits there. Used while there is a step to stop at."""
         self._let_go_ms = 0
         """When it waits there no longer, whatever becomes of the scheduler. Used while there is a step to stop at."""
+        self._stop_asked: StopTraining | None = None
+        """What the script has asked for all ranks, said again after each reconnect; None: nothing, or it was answered."""
 
     def on_stimulus(
-        self, stimulus: s.DepartAsked | s.Positioned | s.SaveImpossible, now_ms: int, *, connected: bool
+        self,
+        stimulus: s.DepartAsked | s.TrainingStopAsked | s.Positioned | s.SaveImpossible,
+        now_ms: int,
+        *,
+        connected: bool,
     ) -> list[WorkerEffect]:
         """A system or the main thread speaks.
 
@@ -79,6 +95,12 @@ class Handover:
         match stimulus:
             case s.DepartAsked():
                 return self._on_depart_asked(stimulus, now_ms, connected=connected)
+            case s.TrainingStopAsked():
+                asked = StopTraining(
+                    generation=stimulus.generation, step=stimulus.step, reason=stimulus.reason[:1024]
+                )
+                self._stop_asked = asked
+                return [Send(asked)] if connected else []
             case s.Positioned():
                 at = stimulus
                 return [Send(Position(drain=at.drain, step=at.step, passed=at.passed, stops=at.stops))]
@@ -104,6 +126,8 @@ class Handover:
         match message:
             case SaveAt():
                 return self._on_save_at(message, now_ms)
+            case TrainingEnds():
+                return self._on_training_ends(message)
             case DrainCancelled():
                 return self.let_go() if message.drain == self._drain else []
             case NotHandedOver():
@@ -125,7 +149,7 @@ class Handover:
         ):
             # Its end is on the way here, or its beginning: the drain does not outlive either.
             return []
-        stop = StopAt(at.drain, at.generation, at.step)
+        stop = StopAt(at.drain, at.generation, at.step, at.ends_training)
         # Asked again, it has joined: a rank that waits at the step already stays there.
         effects: list[WorkerEffect] = [] if stop == self._stop else [stop]
         self._drain, self._stop = at.drain, stop
@@ -136,8 +160,29 @@ class Handover:
         if wait_ms > self._rules.drain_timeout_ms:
             # The job is to end, not this process alone, and whoever ends it says how long that may take.
             self._give_up_ms = self._let_go_ms
+        if at.ends_training:
+            # Only the end of the generation takes it back: a rank that let go by itself would train alone.
+            return effects
         until_ms = self._let_go_ms if self._asked is None else self._give_up_ms
         return [*effects, SetTimer(WorkerTimer.DEPART, until_ms)]
+
+    def _on_training_ends(self, end: TrainingEnds) -> list[WorkerEffect]:
+        if end.generation != self._main_thread.generation or not self._main_thread.in_generation:
+            return []
+        self._drain, self._stop, self._stop_asked = 0, None, None
+        return [EndTraining(end.generation, end.step, end.reason)]
+
+    def send_again(self) -> list[WorkerEffect]:
+        """Say after a reconnect what the script has asked for all ranks, while it waits for that."""
+        asked = self._stop_asked
+        return [Send(asked)] if asked is not None and asked.generation == self._main_thread.generation else []
+
+    def on_admitted(self) -> list[WorkerEffect]:
+        """A scheduler admits this process, which ends a drain. Where training is to end it is asked again, or hears that it does."""
+        if self._stop is not None and self._stop.ends_training:
+            self._drain, self._stop = 0, None
+            return []
+        return self.let_go()
 
     def _obstacle(self, found: s.SaveImpossible) -> list[WorkerEffect]:
         """The main thread has come to the step and cannot save there; of another step nobody asks."""
@@ -150,7 +195,8 @@ class Handover:
         """The scheduler has had its time."""
         has_begun = self._stop is not None and self._stop.generation == self._main_thread.generation
         if self._asked is None:
-            if not has_begun or now_ms < self._let_go_ms:
+            is_let_go = has_begun and self._stop is not None and not self._stop.ends_training
+            if not is_let_go or now_ms < self._let_go_ms:
                 return []
             limit = f"{self._wait_ms / 1000:g} s"
             text = f"this process does not wait at a step for the other ranks any longer: it took longer than {limit}"
@@ -185,7 +231,7 @@ class Handover:
         return self._leaves
 
     def let_go(self) -> list[WorkerEffect]:
-        """No step is waited at any more: the drain was given up, or a scheduler admits this process, which ends it."""
+        """No step is waited at any more: the drain was given up."""
         drain, self._drain, self._stop = self._drain, 0, None
         return [ResumeTraining()] if drain else []
 

@@ -153,7 +153,7 @@ class WorkerMachine:
             case s.StopAsked():
                 leave = leave_of(stimulus.request_id, stimulus.reason)
                 return self._leave_with(leave, STOPPED, stimulus.reason, now_ms)
-            case s.DepartAsked() | s.Positioned() | s.SaveImpossible():
+            case s.DepartAsked() | s.TrainingStopAsked() | s.Positioned() | s.SaveImpossible():
                 connected = self._connection.is_admitted
                 return self._handover.on_stimulus(stimulus, now_ms, connected=connected)
             case s.PauseNoticed():
@@ -305,13 +305,14 @@ class WorkerMachine:
         self._main_thread.admit()
         is_known = before is not None and admitted.resumed and before.job == admitted.job
         next_ = self._resume(admitted, now_ms) if is_known else self._join(admitted, now_ms)
-        return [*watched, *self._handover.let_go(), *next_]
+        return [*watched, *self._handover.on_admitted(), *next_]
 
     def _resume(self, admitted: m.Admitted, now_ms: int) -> list[WorkerEffect]:
         """The scheduler knows this incarnation: say again what may have been lost on the way."""
         # Requests before Ready: a checkpoint that is not usable must be known before the next plan.
         again = [
             *self._main_thread.send_again(),
+            *self._handover.send_again(),
             *self._requests.send_all(now_ms),
             *self._checkpoints.send_ready(),
         ]

@@ -231,6 +231,14 @@ class DepartAsked(msgspec.Struct, frozen=True, tag="depart_asked"):
     reason: str
 
 
+class TrainingStopAsked(msgspec.Struct, frozen=True, tag="training_stop_asked"):
+    """The script has called `session.stop()`, and the main thread waits at the end of this step."""
+
+    generation: Generation
+    step: int
+    reason: str
+
+
 class Positioned(msgspec.Struct, frozen=True, tag="positioned"):
     """Where the main thread is, and whether it stops at the step that was asked for."""
 
@@ -277,6 +285,7 @@ WorkerStimulus = Union[
     TrainingDone,
     StopAsked,
     DepartAsked,
+    TrainingStopAsked,
     Positioned,
     SaveImpossible,
     PauseNoticed,

@@ -8,6 +8,7 @@ from recovery.core.policy import copies, given_up, ranks, rollback
 from recovery.core.policy import live as live_policy
 from recovery.core.policy.live import ToLive
 from recovery.core.records import EventKind, Record
+from recovery.core.scheduler import training_end
 from recovery.core.scheduler.checkpoints import sources
 from recovery.core.scheduler.generations import live
 from recovery.core.scheduler.node import Node
@@ -24,6 +25,7 @@ def rollback_for(state: SchedulerState, node: Node) -> m.Rollback:
     loads_own = of_memory is None or (of_memory.is_checkpoint and of_memory.rank == rank)
     file = state.checkpoints.file_of(rank, generation.step) if loads_own else None
     fetching = state.copying.fetching.get(rank)
+    end = training_end.agreed(state)
     return m.Rollback(
         generation=generation.generation,
         run=generation.run,
@@ -48,6 +50,8 @@ def rollback_for(state: SchedulerState, node: Node) -> m.Rollback:
         live_rank=of_memory.rank if of_memory is not None else None,
         live_structure=of_memory.structure if of_memory is not None else "",
         live_replicas=of_memory.replicas if of_memory is not None else (),
+        ends_at=end.step if end is not None else 0,
+        ends_because=end.reason if end is not None else "",
     )
 
 
@@ -69,8 +73,9 @@ def why_there(
 ) -> str:
     """Why the plan is where it is: also which newer committed steps it gives up, and whose files are the reason."""
     why = given_up.sentence(state.checkpoints.given_up(step))
+    ends = training_end.of_plan(state)
     if isinstance(target, ToLive):
-        return "; ".join(filter(None, [_given(state, target), why]))
+        return "; ".join(filter(None, [_given(state, target), why, ends]))
     reasons = [target.reason if isinstance(target, rollback.ToStart) else f"every rank holds step {step}"]
     if state.crash_loop is not None and state.crash_loop.times > 1:
         reasons.append(state.crash_loop.sentence)
@@ -87,7 +92,7 @@ def why_there(
     )
     if count and not why:
         reasons.append(f"files that were passed over: {count}")
-    return "; ".join(reasons)
+    return "; ".join(filter(None, [*reasons, ends]))
 
 
 def _given(state: SchedulerState, target: ToLive) -> str:
