@@ -94,6 +94,8 @@ class Promises:
         self._left_behind: set[Process] = set()
         """Processes whose plan counts nowhere: it came when their slots were another's, or nobody knew it who came when a lost store was
         built again, so that its number is given a second time."""
+        self._unheard: set[Process] = set()
+        """Those of them for the second reason."""
         self._newest_incarnation: dict[str, int] = {}
         """By id: the newest incarnation that received a plan. A store that is lost forgets it, who was replaced by it stays so."""
         self.slots = SlotPromises(world, self)
@@ -436,9 +438,10 @@ class Promises:
         unheard = {one[:2] for one in self._plans if one[:2] >= (plan.run, plan.generation)}
         if unheard:
             self.world.clock.seen["a number was given twice: nobody who came knew of it"] += 1
-        self._left_behind |= {
+        self._unheard |= {
             one for one in self.world.living if one.plan and (one.plan.run, one.plan.generation) in unheard
         }
+        self._left_behind |= self._unheard
         self._plans = [one for one in self._plans if one[:2] not in unheard]
         self.live.only_sent(self._plans)
         for number in unheard:
@@ -617,6 +620,11 @@ class Promises:
         )
         received[plan.rank] = process
         self._left_behind.discard(process)
+        if process in self._unheard:
+            # The store was lost once more, and now its world is the one that is found: what it has trained is what counts.
+            self._unheard.discard(process)
+            self.world.clock.seen["a world that had been left behind was found again"] += 1
+            self._applied[plan.job, plan.rank] = list(range(1, plan.step + 1))
         self.world.exchange.plan_received(process, plan)
         if plan.step and plan.live_rank is None:
             assert self.world.disk.file_at(plan.path) is not None, (

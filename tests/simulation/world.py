@@ -69,7 +69,7 @@ class World:
         """Called with each step that a rank has applied."""
         self.on_offer: list[Callable[[Process], None]] = []
         """The first is called with the next process that is offered a rank."""
-        self._planes: dict[tuple[int, int], list[Process]] = {}
+        self._planes: dict[tuple[int, int, int], list[Process]] = {}
         self._starts = self._stores = 1
         self.notes: defaultdict[str, Notes] = defaultdict(Notes)
         """What lies in each node's own store."""
@@ -256,7 +256,7 @@ class World:
 
     def joined(self, process: Process, plan: m.Rollback) -> None:
         """A rank has entered the world of its generation."""
-        plane = self._planes.setdefault((plan.run, plan.generation), [])
+        plane = self._planes.setdefault((plan.run, plan.generation, plan.step), [])
         plane.append(process)
         if len(plane) == plan.world_size and plan.live_rank is None:
             self._next(plan, plan.step + 1)
@@ -265,7 +265,7 @@ class World:
 
     def parted(self, process: Process, plan: m.Rollback) -> None:
         """A rank is gone from its world: some of the others notice, some wait for ever."""
-        plane = self._planes.get((plan.run, plan.generation), [])
+        plane = self._planes.get((plan.run, plan.generation, plan.step), [])
         if process not in plane:
             return
         plane.remove(process)
@@ -286,7 +286,7 @@ class World:
 
     def agreed(self, plan: m.Rollback) -> None:
         """A rank has heard that all hold one state: the last one of them begins."""
-        plane = self._planes[plan.run, plan.generation]
+        plane = self._planes[plan.run, plan.generation, plan.step]
         if len(plane) == plan.world_size and all(rank.phase == "training" for rank in plane):
             self._next(plan, plan.step + 1)
 
@@ -294,7 +294,7 @@ class World:
         self.clock.soon("data plane", *self.step_ms, lambda: self._tick(plan, step))
 
     def _tick(self, plan: m.Rollback, step: int) -> None:
-        plane = self._planes[plan.run, plan.generation]
+        plane = self._planes[plan.run, plan.generation, plan.step]
         if len(plane) < plan.world_size or any(rank.phase != "training" for rank in plane):
             return
         waits = [rank.stop_asked.waits or not rank.confirmed for rank in plane]
