@@ -14,7 +14,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from recovery.torch import gradients as gradients_of
 from recovery.torch import live_shards, spread, unreduced_gradients
-from recovery.torch.loader import ResumableLoader
+from recovery.torch.passes import Passes
 
 
 class Wrapped(NamedTuple):
@@ -59,7 +59,7 @@ class LiveParts:
         """Those that are there were added over the ranks, as far as the last boundary or the checkpoint that was loaded says."""
         self.modules: dict[str, torch.nn.Module] = {}
         self.optimizers: dict[str, torch.optim.Optimizer] = {}
-        self.loaders: dict[str, ResumableLoader] = {}
+        self.loaders: dict[str, Passes] = {}
         self.others: dict[str, Any] = {}
         self.wrapped: list[Wrapped] = []
         self._bare: dict[str, list[Any]] = {}
@@ -94,7 +94,7 @@ class LiveParts:
             self.modules[name] = item
         elif isinstance(item, torch.optim.Optimizer):
             self.optimizers[name] = item
-        elif isinstance(item, ResumableLoader):
+        elif isinstance(item, Passes):
             self.loaders[name] = item
         else:
             self.others[name] = item

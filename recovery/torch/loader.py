@@ -22,10 +22,12 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
+from typing_extensions import override
 
 from recovery.errors import CheckpointStateError, UsageError
 from recovery.torch.keyed_data import Key, KeyedData, RestOfPass
 from recovery.torch.module_names import forget_compiled
+from recovery.torch.passes import Passes
 from recovery.torch.random_streams import Streams
 from recovery.torch.session_interface import SessionInterface
 
@@ -34,7 +36,7 @@ _logger = logging.getLogger("recovery.torch")
 _OURS = frozenset({"sampler", "batch_sampler", "generator", "persistent_workers"})
 
 
-class ResumableLoader:
+class ResumableLoader(Passes):
     """Batches of this rank's share of a data set, epoch after epoch.
 
     Iterating gives the rest of the current epoch; when it is used up, or a loop has left it at its length and iterates again, the
@@ -84,7 +86,8 @@ class ResumableLoader:
                 else f"batch_size={batch_size}",
                 next_step="Order, shares and position are its own: leave these out, with a batch_size of at least 1.",
             )
-        self._dataset, self._batch_size = dataset, batch_size
+        super().__init__(batch_size)
+        self._dataset = dataset
         self._rank, self._world_size = session.rank, session.world_size
         self._shuffle, self._seed, self._drop_last = shuffle, seed, drop_last
         self._options: dict[str, Any] = {
@@ -96,18 +99,9 @@ class ResumableLoader:
         self._iterable = isinstance(dataset, IterableDataset)
         self._stateful = self._iterable and hasattr(dataset, "state_dict")
         self._redivide = redivide
-        self._epoch = 0
-        self._received = 0
-        """Batches."""
-        self._samples = 0
-        """In these batches, which may have had another size before."""
-        self._is_iterated = False
         self._streams: Streams | None = None
         self._key: tuple[int, int] | None = None
         self._inner: Any = None
-        self._inner_state: Any = None
-        self._primed: Iterator[Any] | None = None
-        self._open: Any = None
         session.on_generation_end(self.close)
         # A job of one rank forms no world, and every one has a loader.
         session.on_generation_end(forget_compiled)
@@ -121,54 +115,27 @@ class ResumableLoader:
         share = self._size() if self._iterable else self._share_size()
         return share // self._batch_size if self._drop_last else -(-share // self._batch_size)
 
-    def __iter__(self) -> Iterator[Any]:
-        """Give the rest of the current epoch; after a loop that has stopped at its length, the next epoch."""
-        if self._is_iterated and self._is_used_up():
-            self._next_epoch()
-        self._is_iterated = True
-        return self._rest_of_epoch(self._epoch)
-
-    def _rest_of_epoch(self, epoch: int) -> Iterator[Any]:
-        if epoch != self._epoch:
-            return
-        batches = self._primed if self._primed is not None else self._begin()
-        self._primed = None
-        for batch in batches:
-            self._received += 1
-            self._samples += self._batch_size
-            yield batch
-            if epoch != self._epoch:
-                # Another iteration has gone on to a later epoch.
-                return
-        self._next_epoch()
-
+    @override
     def _is_used_up(self) -> bool:
-        """Has the loop received every batch of the epoch? Where it iterates again, it has left the iteration there. Of an iterable data set without a length only its end tells."""
+        # Of an iterable data set without a length only its end tells.
         if not self._iterable:
             return next(self.rest(), None) is None
         return hasattr(self._dataset, "__len__") and self._received >= len(self)
 
+    @override
     def _next_epoch(self) -> None:
         self.close()
-        self._epoch, self._received, self._streams, self._inner_state = self._epoch + 1, 0, None, None
-        self._samples, self._is_iterated = 0, False
+        super()._next_epoch()
+        self._streams = None
 
     @property
-    def epoch(self) -> int:
-        """Passes that are finished."""
-        return self._epoch
-
-    @property
-    def batch(self) -> int:
-        """Batches that the loop has received of the pass under way."""
-        return self._received
-
-    @property
+    @override
     def samples(self) -> int:
         """Samples in them; 0 of an iterable data set, which gives what it likes."""
         # The last batch of a pass may be smaller.
         return 0 if self._iterable else min(self._samples, self._share_size())
 
+    @override
     def state_dict(self) -> dict[str, Any]:
         """Where the loop is, in which division of the data, and what an iterable data set needs besides."""
         state = {**self.position, "samples": self.samples, "of": self.division()}
@@ -178,6 +145,7 @@ class ResumableLoader:
             state["inner"] = self._inner.state_dict() if self._inner is not None else self._inner_state
         return state
 
+    @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go to a position. The iterator is made by `prime` or by the next iteration.
 
@@ -198,21 +166,15 @@ class ResumableLoader:
         self._inner_state = state.get("inner")
         self._streams = Streams(state["streams"]) if "streams" in state else None
 
-    def prime(self) -> None:
-        """Make the iterator at the position now, drawing whatever that draws, before the random generators are put back."""
-        self._primed = self._begin()
-
+    @override
     def close(self) -> None:
-        """End the worker processes of an iteration that was left."""
-        opened, self._open, self._primed, self._inner = self._open, None, None, None
-        shut_down = getattr(opened, "_shutdown_workers", None)
-        if shut_down is not None:
-            shut_down()
+        super().close()
+        self._inner = None
 
     # --- what a position is a position in ------------------------------------------------------------------------------
 
+    @override
     def division(self) -> dict[str, Any]:
-        """What decides which samples a batch has: the same number of batches is another place in another division."""
         division: dict[str, Any] = {
             "batch_size": self._batch_size,
             "seed": self._seed,
@@ -226,14 +188,13 @@ class ResumableLoader:
         return {**division, "len(dataset)": self._size()}
 
     def _check_division(self, saved: dict[str, Any]) -> None:
-        here = self.division()
-        differs = sorted(name for name in here.keys() | saved.keys() if here.get(name) != saved.get(name))
-        if not differs:
+        changes = self._changes(saved)
+        if not changes:
             return
-        said = ", ".join(f"{name} was {saved.get(name)} and is {here.get(name)}" for name in differs)
+        said = ", ".join(changes.values())
         if not self._received:
             _logger.warning("event=division_changed epoch=%d %s: from this pass on", self._epoch + 1, said)
-        elif self._redivide and differs == ["batch_size"] and not self._iterable:
+        elif self._redivide and list(changes) == ["batch_size"] and not self._iterable:
             _logger.warning("event=pass_redivided epoch=%d %s", self._epoch + 1, said)
         else:
             raise CheckpointStateError(
@@ -245,6 +206,7 @@ class ResumableLoader:
 
     # --- live rollback -------------------------------------------------------------------------------------------------
 
+    @override
     def follow_keys(self, seed: int, number: int) -> None:
         """Let the random streams of an iterable data set follow from (seed, number, epoch), not from the program's generators.
 
@@ -256,11 +218,7 @@ class ResumableLoader:
         """
         self._key = seed, number
 
-    @property
-    def position(self) -> dict[str, Any]:
-        """Where all ranks' loaders are, in the division that `division` says. Asked at each step."""
-        return {"epoch": self._epoch, "received": self._received, "samples": self._samples}
-
+    @override
     def load_position(self, state: Mapping[str, Any]) -> None:
         """Go where another rank's loader is, by its `position` and its division (`of`). The random streams are this rank's own. Errors as of `load_state_dict`."""
         assert self._key is not None, "follow_keys comes first"
@@ -268,8 +226,8 @@ class ResumableLoader:
         self.load_state_dict(dict(state))
 
     @property
+    @override
     def why_not_derivable(self) -> str:
-        """Why another process could not go on from a position alone, as a clause for people; empty: it could."""
         if self._stateful:
             return f"its data set {type(self._dataset).__name__} has a state_dict of its own, which only this rank knows"
         if self._key is None or self._streams is None or self._streams.begin_as(self._new_streams()):
@@ -285,6 +243,7 @@ class ResumableLoader:
 
     # --- making an epoch's iterator ------------------------------------------------------------------------------------
 
+    @override
     def _begin(self) -> Iterator[Any]:
         at = self._inner.state_dict() if self._stateful and self._inner is not None else self._inner_state
         # An iteration that was left in the middle goes on here.

@@ -28,9 +28,10 @@ from recovery.torch.file_layout import FileLayout
 from recovery.torch.host_copy import copied_to_host
 from recovery.torch.live_memory import LiveMemory
 from recovery.torch.live_parts import LiveParts
-from recovery.torch.loader import ResumableLoader
+from recovery.torch.passes import Passes
 from recovery.torch.random_state import capture_random_state, restore_random_state
 from recovery.torch.shared_state import SharedPieces, fingerprints_of, join
+from recovery.torch.stateful_loader import StatefulLoader
 from recovery.training.state import CannotLayOutError
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class TrainState:
         model: Any,
         optimizer: Any = None,
         lr_scheduler: Any = None,
-        loader: ResumableLoader | None = None,
+        loader: Any = None,
         gradients: bool = True,
         per_rank: Iterable[str] = (),
         **objects: Any,
@@ -66,7 +67,8 @@ class TrainState:
             model: a module, in DistributedDataParallel or not, or a list of them; tensors of any dtype, on any device.
             optimizer: one or a list.
             lr_scheduler: one or a list.
-            loader: the one that `Session.steps` draws batches from.
+            loader: the one that `Session.steps` draws batches from: a `ResumableLoader`, or one with a position of its own, as torchdata's
+                `StatefulDataLoader` (stateful_loader.py says what is asked of it).
             gradients: False: they are not saved, since the loop clears them before each backward pass.
             per_rank: names of parts that differ between ranks; `ModelCheckpoint(layout="shared")` then saves them for each rank.
             **objects: further parts by name: a second loader, a gradient scaler, running averages.
@@ -74,6 +76,9 @@ class TrainState:
         Raises:
             UsageError: a part has no `state_dict` and `load_state_dict`, or `per_rank` names none.
         """
+        if loader is not None and not isinstance(loader, Passes):
+            loader = StatefulLoader(loader)
+        self._loader: Passes | None = loader
         given = {
             "model": model,
             "optimizer": optimizer,
@@ -83,7 +88,6 @@ class TrainState:
         }
         self._parts = {name: part for name, part in given.items() if part is not None}
         self._per_rank = _named(per_rank, self._parts)
-        self._loader = loader
         self._saves_gradients, self._gradients_logged = gradients, False
         self._live_parts: LiveParts | None = None
         for name, part in self._parts.items():
@@ -106,7 +110,7 @@ class TrainState:
             raise UsageError(
                 field="TrainState",
                 reason="has no loader to draw batches from",
-                next_step="Give loader=ResumableLoader(...).",
+                next_step="Give loader=ResumableLoader(...), or a StatefulDataLoader.",
             )
         return self._loader
 
@@ -157,14 +161,14 @@ class TrainState:
     def take_position(self, position: Position, *, exact: bool) -> Position:
         """Believe the session: the loader was put to its own place by `read`."""
         loader = self._loader
-        if exact or not isinstance(loader, ResumableLoader):
+        if exact or loader is None:
             return position
         return msgspec.structs.replace(position, epoch=loader.epoch, batch=loader.batch)
 
     @property
     def samples_in_epoch(self) -> int:
         """Samples of this rank that the loop has received in the pass under way."""
-        return self._loader.samples if isinstance(self._loader, ResumableLoader) else 0
+        return self._loader.samples if self._loader is not None else 0
 
     def take_shared(self, *, rank: int, world_size: int) -> SharedPieces:
         """Copy what this rank writes where each tensor that all ranks share is written once.
@@ -205,7 +209,7 @@ class TrainState:
         self._put_gradients(payload)
         for part in self._parts.values():
             for item in _items(part):
-                if isinstance(item, ResumableLoader):
+                if isinstance(item, Passes):
                     item.prime()
         restore_random_state(payload["random"])
 
@@ -251,7 +255,7 @@ class TrainState:
         whole = set(self._per_rank)
         buffers: set[tuple[str, str]] = set()
         for name, items in self._bare_parts().items():
-            if any(isinstance(item, ResumableLoader) for item in items):
+            if any(isinstance(item, Passes) for item in items):
                 whole.add(name)
             for item in items:
                 if isinstance(item, torch.nn.Module):
@@ -366,7 +370,5 @@ def _items(part: Any) -> list[Any]:
 def _without_loaders(parts: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
     """A loader compares its own position, since the data may have been divided otherwise on purpose."""
     return {
-        name: items
-        for name, items in parts.items()
-        if not any(isinstance(item, ResumableLoader) for item in items)
+        name: items for name, items in parts.items() if not any(isinstance(item, Passes) for item in items)
     }

@@ -29,6 +29,7 @@ from recovery.core.worker import handover
 from recovery.torch.file_layout import FileLayout
 from recovery.torch.shared_state import SharedPieces
 from recovery.training import shared_directory_probe
+from tests.cluster.stateful_loaders import LOADERS
 
 EPOCHS = int(os.environ.get("JOB_EPOCHS", "4"))
 # 4 ranks x 153, batches of 8: the last one is ragged.
@@ -38,7 +39,7 @@ ASYNC = os.environ.get("JOB_ASYNC") == "1"
 """Checkpoints are written behind the steps."""
 STEP_MS = int(os.environ.get("JOB_STEP_MS", "15"))
 NUM_WORKERS = int(os.environ.get("JOB_NUM_WORKERS", "0"))
-# One of map, iterable, two.
+# One of map, iterable, two, or a loader with a position of its own (stateful_loaders.py).
 DATA = os.environ.get("JOB_DATA", "map")
 HELD_SAVE = int(os.environ.get("JOB_HELD_SAVE", "0"))
 """Which save of a process goes no further, counted from 1."""
@@ -69,6 +70,10 @@ class Samples(Dataset[tuple[torch.Tensor, int]]):
 
     def __len__(self) -> int:
         return SAMPLES
+
+    def row(self, index: int) -> torch.Tensor:
+        """Without the noise."""
+        return self._rows[index]
 
     @override
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
@@ -137,7 +142,9 @@ def train(session: recovery.Session) -> None:
         torch.optim.lr_scheduler.StepLR(optimizer, step_size=7, gamma=0.9) for optimizer in optimizers
     ]
     data = Stream(session.rank, session.world_size) if DATA == "iterable" else Samples(1)
-    loader = rt.ResumableLoader(data, batch_size=8, session=session, num_workers=NUM_WORKERS)
+    loader: Any = rt.ResumableLoader(data, batch_size=8, session=session, num_workers=NUM_WORKERS)
+    if DATA in LOADERS:
+        loader = LOADERS[DATA](data, session, NUM_WORKERS)
     second = rt.ResumableLoader(Samples(2), batch_size=4, session=session, seed=9, num_workers=NUM_WORKERS)
     more: dict[str, Any] = {"second": second} if DATA == "two" else {}
     if OWN:

@@ -19,8 +19,8 @@ TRAINING = (
     Bug(
         "a position is taken for the same place in any division of the data",
         "I10",
-        "torch/loader.py",
-        "ResumableLoader._check_division",
+        "torch/passes.py",
+        "Passes._changes",
         "here.get(name) != saved.get(name)",
         "not here",
         ("tests/torch/test_division.py::test_in_a_pass_another_division_is_refused_by_name",),
@@ -37,8 +37,8 @@ TRAINING = (
     Bug(
         "after a loop that stops at the loader's length the next epoch is empty",
         "I10",
-        "torch/loader.py",
-        "ResumableLoader.__iter__",
+        "torch/passes.py",
+        "Passes.__iter__",
         "self._is_iterated and self._is_used_up()",
         "False",
         ("tests/torch/test_loader.py::test_a_loop_that_stops_at_the_length_has_whole_epochs",),

@@ -1,0 +1,266 @@
+"""A loader that brings its own position, as torchdata's StatefulDataLoader does: passes and batches are counted around it.
+
+Of it is asked: `iter()` gives one pass, and behind `load_state_dict` the rest of the pass that `state_dict` was taken in, which may be nothing.
+`len()` may be missing. Order, shares and random streams are its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from torch.utils.data import IterableDataset
+from typing_extensions import override
+
+from recovery.errors import CheckpointStateError, UsageError
+from recovery.torch import restored
+from recovery.torch.module_names import forget_compiled
+from recovery.torch.passes import Passes
+from recovery.training.current import current_session
+
+_logger = logging.getLogger("recovery.torch")
+
+_Taken = TypeVar("_Taken")
+
+_OF_LOADER = ("batch_size", "drop_last", "num_workers")
+_OF_SAMPLER = ("num_replicas", "rank", "seed", "shuffle")
+"""As torch's own loaders and samplers name what decides which samples a batch has."""
+
+
+class StatefulLoader(Passes):
+    """Iterate this, and not the loader inside: what it does not give is not counted."""
+
+    def __init__(self, loader: Any) -> None:
+        """Stand before its first batch.
+
+        Args:
+            loader: iterable, with `state_dict` and `load_state_dict`.
+
+        Raises:
+            UsageError: it is not.
+        """
+        super().__init__(0)
+        lacks = [name for name in ("__iter__", "state_dict", "load_state_dict") if not hasattr(loader, name)]
+        if lacks:
+            raise UsageError(
+                field="loader",
+                reason=f"{type(loader).__name__} has no {' and no '.join(lacks)}",
+                next_step="Give a ResumableLoader, a StatefulDataLoader, or an object that is iterable and has both.",
+            )
+        self._loader = loader
+        self._loaded_behind_last = False
+        self._again = 0
+        """Batches that were received behind the state that was loaded, where that is saved again."""
+        if (session := current_session()) is not None:
+            session.on_generation_end(self.close)
+            session.on_generation_end(forget_compiled)
+
+    def __len__(self) -> int:
+        """As it says.
+
+        Raises:
+            TypeError: it has no length.
+        """
+        return len(self._loader)
+
+    @override
+    def _is_used_up(self) -> bool:
+        return self._received > 0 and self._received == self._length()
+
+    def _length(self) -> int | None:
+        """None: it has none, or torch guesses it, as that of an iterable data set."""
+        if isinstance(getattr(self._loader, "dataset", None), IterableDataset):
+            return None
+        try:
+            return len(self._loader)
+        except TypeError:
+            return None
+
+    # --- the position --------------------------------------------------------------------------------------------------
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        inner = self._state_inside()
+        return {**self.position, "of": self.division(), "inner": inner, "again": self._again}
+
+    def _state_inside(self) -> Any:
+        """None before its first batch of all: asking a StatefulDataLoader for its state there makes an iterator, which draws."""
+        if self._inner_state is not None:
+            return self._inner_state
+        if not (self._epoch or self._received):
+            return None
+        state = self._loader.state_dict()
+        return None if not self._received and _is_drawn_again(state) else state
+
+    @override
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go to a position. The loader inside is given its own by `prime` or by the next iteration.
+
+        Raises:
+            CheckpointStateError: another loader's, or in the middle of a pass, and what this one says of its division is otherwise.
+        """
+        if not {"epoch", "received", "of", "inner", "again"} <= state.keys():
+            raise restored.unfit("loader", f"the checkpoint is of another kind of loader than {self._kind}")
+        self.close()
+        self._is_iterated = False
+        self._epoch, self._received = state["epoch"], state["received"]
+        self._inner_state, self._again = state["inner"], state["again"]
+        at = f"batch {self._received} of epoch {self._epoch + 1}"
+        if said := ", ".join(self._changes(state["of"]).values()):
+            if self._received:
+                raise restored.unfit(
+                    "loader", f"{said}, so {at}, where the checkpoint stands, is another place"
+                )
+            _logger.warning("event=division_changed epoch=%d %s: from this pass on", self._epoch + 1, said)
+        if unsaid := [name for name in ("batch_size", "rank") if name not in state["of"]]:
+            _logger.info(
+                "event=division_not_checked %s does not say its %s", self._kind, " and ".join(unsaid)
+            )
+        if self._received and getattr(self._loader, "num_workers", 0):
+            _logger.info(
+                "event=worker_draws_not_restored at %s: what %s draws at random in its worker processes is as it likes",
+                at,
+                self._kind,
+            )
+
+    @override
+    def division(self) -> dict[str, Any]:
+        """As far as the loader says it."""
+        loader = self._loader
+        sampler = getattr(loader, "sampler", None)
+        said = {name: getattr(loader, name, None) for name in _OF_LOADER}
+        said |= {name: getattr(sampler, name, None) for name in _OF_SAMPLER}
+        said["len(loader)"] = self._length()
+        return {name: value for name, value in said.items() if isinstance(value, (bool, int))}
+
+    @override
+    def prime(self) -> None:
+        if self._received:
+            super().prime()
+        elif self._inner_state is not None:
+            self._put_inside(self._inner_state)
+            self._tried(self._end_pass_inside)
+
+    def _end_pass_inside(self) -> None:
+        """The state is of a pass that is over: leave it, so that the next `iter()` begins one."""
+        if isinstance(self._inner_state, dict) and self._inner_state.get("_iterator_finished"):
+            # A StatefulDataLoader knows: it makes an iterator, which draws, and makes another where the next pass begins.
+            self._loader.state_dict()
+            return
+        batches = iter(self._loader)
+        for batch in batches:
+            # It has begun the next by itself.
+            self._open = batches
+            self._primed = self._given(itertools.chain([batch], batches))
+            return
+
+    @override
+    def _begin(self) -> Iterator[Any]:
+        self._tell_epoch()
+        self._loaded_behind_last = self._is_used_up()
+        if self._received:
+            # Also an iteration that was left in the middle goes on here.
+            self._put_inside(self._state_inside())
+            # Only in iter() a StatefulDataLoader looks at what it was given.
+            batches = self._tried(self._restored_iterator)
+        else:
+            batches = iter(self._loader)
+        self._open = batches
+        return self._given(batches)
+
+    def _restored_iterator(self) -> Iterator[Any]:
+        batches: Iterator[Any] = iter(self._loader)
+        if _is_drawn_again(self._inner_state):
+            for _ in range(self._again):
+                next(batches)
+        else:
+            restored.check({"loader": [self._loader]}, {"loader": [self._inner_state]})
+        return batches
+
+    def _put_inside(self, at: Any) -> None:
+        self.close()
+        self._inner_state = _not_ended(at)
+        self._tried(lambda: self._loader.load_state_dict(self._inner_state))
+
+    def _tried(self, take: Callable[[], _Taken]) -> _Taken:
+        try:
+            return take()
+        except CheckpointStateError:
+            raise
+        except Exception as error:
+            # Foreign objects raise anything at a state that is not theirs.
+            reason = f"{self._kind} does not take its position: {type(error).__name__}: {error}"
+            raise restored.unfit("loader", reason) from error
+
+    def _given(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            if self._loaded_behind_last:
+                reason = f"{self._kind} stood behind the last of its {self._received} batches, and has begun another pass at load_state_dict"
+                raise restored.unfit("loader", reason)
+            if self._inner_state is not None and _is_drawn_again(self._inner_state):
+                self._again += 1
+            else:
+                self._inner_state = None
+            yield batch
+
+    @override
+    def _next_epoch(self) -> None:
+        super()._next_epoch()
+        self._again = 0
+
+    def _tell_epoch(self) -> None:
+        """As torch's DistributedSampler wants to be told: without it every pass would have the same order."""
+        loader = self._loader
+        batch_sampler = getattr(loader, "batch_sampler", None)
+        inside = (getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
+        for part in (loader, *inside, getattr(loader, "dataset", None)):
+            tell = getattr(part, "set_epoch", None)
+            if tell is not None:
+                tell(self._epoch)
+
+    @property
+    def _kind(self) -> str:
+        return type(self._loader).__name__
+
+    # --- live rollback -------------------------------------------------------------------------------------------------
+
+    @property
+    @override
+    def why_not_derivable(self) -> str:
+        return f"{self._kind} has a state_dict of its own, which only this rank knows"
+
+    @override
+    def follow_keys(self, seed: int, number: int) -> None:
+        """It draws what it likes."""
+
+    @override
+    def load_position(self, state: Mapping[str, Any]) -> None:
+        raise AssertionError(self.why_not_derivable)
+
+
+def _is_drawn_again(state: Any) -> bool:
+    """Is it of a StatefulDataLoader whose data set has no state, so that it draws again what was used?
+
+    torchdata 0.11 counts what it draws again as used once more: what it says of itself behind such a restore is another place.
+    """
+    if not isinstance(state, dict):
+        return False
+    workers = state.get("_snapshot", {}).get("_worker_snapshots", {}) or {"": state}
+    fetchers = [(worker.get("fetcher_state"), worker.get("dataset_state")) for worker in workers.values()]
+    return any(
+        fetcher is not None and fetcher.get("dataset_iter_state") is None and of_set is None
+        for fetcher, of_set in fetchers
+    )
+
+
+def _not_ended(state: Any) -> Any:
+    """The same place, with a data set that is yet to say that it has ended.
+
+    torchdata 0.11 would not ask it: a data set that goes on where it was put would do so in the next pass, which would be empty.
+    """
+    fetcher = state.get("fetcher_state") if isinstance(state, dict) else None
+    if not fetcher or not fetcher.get("fetcher_ended"):
+        return state
+    return {**state, "_iterator_finished": False, "fetcher_state": {**fetcher, "fetcher_ended": False}}
