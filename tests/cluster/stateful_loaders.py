@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import Dataset, DistributedSampler
+from torch.utils.data import Dataset, DistributedSampler, IterableDataset, get_worker_info
 from typing_extensions import override
 
 import recovery
@@ -56,10 +57,25 @@ class _Quiet(Dataset[Any]):
         return self._rows[index], index
 
 
-def torchs(data: Any, session: recovery.Session, num_workers: int) -> Any:
+class _Stream(IterableDataset[Any]):
+    """The rank's share, without a state: torchdata draws again what was used."""
+
+    def __init__(self, data: Any, session: recovery.Session) -> None:
+        self._data, self._mine = _Quiet(data), range(session.rank, len(data), session.world_size)
+
+    @override
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        for number in self._mine[info.id :: info.num_workers] if info else self._mine:
+            yield self._data[number]
+
+
+def torchs(data: Any, session: recovery.Session, num_workers: int, *, stream: bool = False) -> Any:
     """torchdata's StatefulDataLoader, over the share of the rank."""
     from torchdata.stateful_dataloader import StatefulDataLoader
 
+    if stream:
+        return StatefulDataLoader(_Stream(data, session), 8, num_workers=num_workers)
     data = _Quiet(data) if num_workers else data
     share: DistributedSampler[Any] = DistributedSampler(data, session.world_size, session.rank, seed=7)
     return StatefulDataLoader(data, 8, sampler=share, num_workers=num_workers)
@@ -68,4 +84,5 @@ def torchs(data: Any, session: recovery.Session, num_workers: int) -> Any:
 LOADERS: dict[str, Callable[[Any, recovery.Session, int], Any]] = {
     "own": lambda data, session, _: OwnLoader(data, session),
     "stateful": torchs,
+    "stateful stream": functools.partial(torchs, stream=True),
 }

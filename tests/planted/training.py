@@ -44,6 +44,28 @@ TRAINING = (
         ("tests/torch/test_loader.py::test_a_loop_that_stops_at_the_length_has_whole_epochs",),
     ),
     Bug(
+        "what a stream without a state draws again behind a restart is not counted",
+        "I10",
+        "torch/stateful_loader.py",
+        "StatefulLoader._given",
+        "self._again += 1",
+        "pass",
+        (
+            "tests/torch/test_stateful_loader.py::test_every_sample_is_used_once_wherever_it_was_saved_and_saved_again",
+        ),
+    ),
+    Bug(
+        "a loader that brings its own position has the same order in every pass",
+        "I10",
+        "torch/stateful_loader.py",
+        "StatefulLoader._tell_epoch",
+        "tell(self._epoch)",
+        "tell(0)",
+        (
+            "tests/torch/test_stateful_loader.py::test_every_sample_is_used_once_wherever_it_was_saved_and_saved_again",
+        ),
+    ),
+    Bug(
         "where a pass of Lightning's goes on, the generators stand elsewhere",
         "I20",
         "lightning/watched_loader.py",
