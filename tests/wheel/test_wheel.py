@@ -20,7 +20,10 @@ pytestmark = pytest.mark.wheel
 EXTRAS = {
     "accelerate",
     "lightning",
+    "mlflow",
+    "tensorboard",
     "transformers",
+    "wandb",
     "torch",
     "mindspore",
     "objects",
