@@ -42,6 +42,7 @@ def values(kind: msgspec.inspect.Type) -> st.SearchStrategy[Any]:
         return NODE_IDS if found.pattern else text(found.max_length or 50, found.min_length or 0)
     simple: dict[type[msgspec.inspect.Type], st.SearchStrategy[Any]] = {
         msgspec.inspect.IntType: NUMBERS,
+        msgspec.inspect.FloatType: st.floats(allow_nan=False),
         msgspec.inspect.BoolType: st.booleans(),
         msgspec.inspect.NoneType: st.none(),
     }
