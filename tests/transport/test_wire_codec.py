@@ -188,7 +188,7 @@ def test_what_a_peer_wrote_cannot_break_a_log_line() -> None:
 
 
 def test_every_sentence_for_people_is_known_to_the_encoder() -> None:
-    names = {"reason", "error", "traceback", "because", "obstacle"}
+    names = {"reason", "error", "traceback", "because", "ends_because", "obstacle"}
 
     for kind in (*NODE_TYPES, *SCHEDULER_TYPES):
         sentences = {field for field in kind.__struct_fields__ if field in names}
