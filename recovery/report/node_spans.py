@@ -156,6 +156,7 @@ NO_CHANGE = frozenset(
         EventKind.CHECKPOINT_FETCHED,
         EventKind.COPY_FAILED,
         EventKind.UPLOAD_FAILED,
+        EventKind.TRAINING_STOPPED,
         EventKind.COPIES_LIMITED,
         EventKind.JOB_FINISHED,
         EventKind.JOB_FAILED,
