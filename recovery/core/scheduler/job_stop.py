@@ -14,6 +14,8 @@ from recovery.core.scheduler.drain_states import Drain, DrainFact, DrainState
 from recovery.core.scheduler.effects import KeepConnection, SchedulerEffect
 from recovery.core.scheduler.state import SchedulerState
 
+_ALL_IS_TO_END = "the whole job is to end"
+
 
 def on_stop_job(
     state: SchedulerState, connection: ConnectionId, stop: StopJob, peer: str, now_ms: int
@@ -33,16 +35,16 @@ def on_stop_job(
     obstacle = _why_not_saved(state)
     effects: list[SchedulerEffect] = []
     departing: dict[NodeId, RequestId | None] = {}
-    if drain is not None and drain.is_open:
+    if drain is not None and drain.is_open and obstacle:
+        effects = drains.give_up(state, drain, _ALL_IS_TO_END)
+    elif drain is not None and drain.is_open:
         # Its workers were asked by the same signal, or a person wants less: all stop once more, and have the launcher's time.
-        effects, departing = (
-            drains.end(state, drain, DrainFact.GIVEN_UP, "the whole job is to end"),
-            drain.departing,
-        )
+        effects = drains.end(state, drain, DrainFact.GIVEN_UP, _ALL_IS_TO_END)
+        departing = drain.departing
     drain = drains.new_drain(state, f"the launcher at {peer}: {stop.reason}", stop.within_ms, now_ms)
     drain.ends_job, drain.stops[connection], drain.departing = True, request, departing
     if obstacle:
-        return [*effects, *drains.give_up(state, drain, obstacle)]
+        return [*effects, *drains.end(state, drain, DrainFact.GIVEN_UP, obstacle)]
     return [KeepConnection(connection), *effects, *drains.begin(state, drain)]
 
 
