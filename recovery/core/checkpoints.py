@@ -100,6 +100,12 @@ class CheckpointIndex:
         own = self._steps.at(step).own
         return [to_record(rank, own[rank], CheckpointState.COMMITTED) for rank in self._ranks]
 
+    def record_of(self, rank: Rank, checkpoint: HeldCheckpoint) -> CheckpointRecord:
+        """The row of what a rank has just saved. Saved once more, a step that is committed stays so."""
+        holders = self._steps.at(checkpoint.step)
+        stays = holders.was_committed and self._is_common(holders)
+        return to_record(rank, checkpoint, CheckpointState.COMMITTED if stays else CheckpointState.PUBLISHED)
+
     def held_records(self) -> list[CheckpointRecord]:
         """All that is in the index of ranks' own, newest step first, by rank."""
         return [

@@ -74,9 +74,10 @@ class StopPoint:
             return self._passed, stops
 
     def hold(self, step: int) -> None:
-        """Stop at the end of this step, in which the main thread is."""
+        """Stop at the end of this step, in which the main thread is, unless another script's wish has named a later one already."""
         with self._lock:
-            self._held = step
+            if self._stop == _NOWHERE or self._saves:
+                self._held = step
 
     def end_at(self, generation: int, step: int) -> int:
         """Let training end at this step. Gives what is passed where that is too late, else 0."""
@@ -85,7 +86,7 @@ class StopPoint:
                 return 0
             if step <= self._passed:
                 return self._passed
-            self._end = step
+            self._end, self._held = step, _NOWHERE
             return 0
 
     def forget(self) -> None:

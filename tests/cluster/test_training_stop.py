@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from recovery.core.records import EventKind
 from recovery.errors import ROWS
+from recovery.report.stored import read_stored
 from tests.cluster import checker
 from tests.cluster.launched import LAUNCHER, LaunchedCluster
 from tests.cluster.small_cluster import SCRIPT
@@ -37,6 +38,7 @@ RANK_OF = os.environ.get("JOB_STOPPERS", "0 1").split()
 SAVE_STEPS = int(os.environ.get("JOB_SAVE_STEPS", "5"))
 HOW = os.environ.get("JOB_HOW", "session.stop({WHY!r})")
 WHERE = os.environ.get("JOB_WHERE", "loop")
+APART = bool(os.environ.get("JOB_APART"))
 
 
 def note(name, **said):
@@ -65,10 +67,15 @@ def train(session):
     for step, batch in session.steps(state, epochs=3, callbacks=callbacks):
         if str(step) == os.environ.get("JOB_HELD_STEP"):
             wait_for("go_on")
+        if APART and (step, session.rank) == ({STOP}, 0):
+            wait_for("ahead")
+        if APART and (step, session.rank) == ({STOP} + 1, 1):
+            (HERE / "ahead").touch()
+            wait_for("go_on")
         epoch = (step - 1) // BATCHES + 1
         state.value = hashlib.sha256(f"{{state.value}} {{session.rank}} {{step}} {{epoch}} {{batch}}".encode()).hexdigest()
         time.sleep(0.02)
-        if WHERE == "loop" and step == {STOP} and str(session.rank) in RANK_OF and decides(session):
+        if WHERE == "loop" and step == {STOP} + APART * session.rank and str(session.rank) in RANK_OF and decides(session):
             if HOW == "break":
                 break
             exec(HOW)
@@ -140,6 +147,10 @@ class Stopped(LaunchedCluster):
         assert max(one.event.step or 0 for one in held) == step
         return step
 
+    def is_asked_for(self) -> bool:
+        """Has the scheduler written that training is to end?"""
+        return read_stored(self.directory / "recovery").training_end is not None
+
     def asker(self) -> str:
         """Whose request came first."""
         [event] = self.events(EventKind.JOB_FINISHED)
@@ -174,6 +185,16 @@ def test_a_stop_on_one_rank_ends_training_of_all_at_one_step(tmp_path: Path, ran
     with Stopped(tmp_path, environment={"JOB_STOPPERS": rank}) as cluster:
         cluster.start_script()
         assert STOP <= cluster.end() <= STOP + 5
+
+
+def test_where_each_rank_stops_at_a_step_of_its_own_training_ends_at_one_step(tmp_path: Path) -> None:
+    """The second asks at a step before the one that was agreed on for the first."""
+    with Stopped(tmp_path, environment={"JOB_APART": "1"}) as cluster:
+        cluster.start_script()
+        cluster.wait((tmp_path / "ahead").exists, "rank 1 a step ahead")
+        cluster.wait(cluster.is_asked_for, "the wish of rank 0")
+        (tmp_path / "go_on").touch()
+        assert STOP < cluster.end() <= STOP + 5
 
 
 @pytest.mark.parametrize("once", ["", "1"], ids=["decides again", "decides once"])

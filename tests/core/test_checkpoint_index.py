@@ -128,6 +128,17 @@ def test_a_late_save_of_an_older_step_does_not_take_the_commit_back(long: Long) 
     assert long.index.committed_step == last
 
 
+def test_a_step_that_is_saved_once_more_stays_committed(long: Long) -> None:
+    last, again = long.index.committed_step, saved(long.index.committed_step, generation=2)
+
+    assert not long.index.add(Rank(1), again)
+
+    assert long.index.record_of(Rank(1), again).state is CheckpointState.COMMITTED
+    newer = saved(last + 10)
+    long.index.add(Rank(1), newer)
+    assert long.index.record_of(Rank(1), newer).state is CheckpointState.PUBLISHED
+
+
 def test_a_rank_that_still_holds_what_was_retired_may_say_so(long: Long) -> None:
     for rank in range(RANKS):
         long.index.replace(Rank(rank), [saved(20)])

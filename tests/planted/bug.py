@@ -38,6 +38,7 @@ PROMISES = {
     "I29": "a copy never outlives its lineage, and none that a plan needs is let go",
     "I30": "a plan goes to a rank's memory only where that is whole, of this history, and newest",
     "I31": "nobody trains on before all ranks have taken the same state",
+    "I32": "training that a script has ended ends at one step for all ranks, and nothing behind it is trained",
 }
 """What a bug breaks: the numbers of docs/guarantees.md."""
 

@@ -36,6 +36,7 @@ from tests.planted.survivors import SURVIVORS
 from tests.planted.template import TEMPLATE
 from tests.planted.tiers import TIERS
 from tests.planted.training import TRAINING
+from tests.planted.training_stop import TRAINING_STOP
 from tests.planted.transfers import TRANSFERS
 
 BUGS: tuple[Bug, ...] = (
@@ -73,5 +74,6 @@ BUGS: tuple[Bug, ...] = (
     + TEMPLATE
     + TIERS
     + TRAINING
+    + TRAINING_STOP
     + TRANSFERS
 )

@@ -159,12 +159,7 @@ def transfer(world: World, plan: m.Rollback, plane: list[Process]) -> None:
 
 def some_step_on(world: World, gone: Process, plan: m.Rollback, plane: list[Process]) -> None:
     """A rank has died behind its part of a step: some of the others finish that."""
-    if (
-        gone.alive
-        or not world.shape.spares.live
-        or gone.phase != "training"
-        or gone.step >= world.shape.steps
-    ):
+    if gone.alive or not world.shape.spares.live or gone.phase != "training" or gone.is_over:
         return
     draw = world.clock.draw("live")
     if draw.random() >= _AHEAD:

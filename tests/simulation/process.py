@@ -18,6 +18,7 @@ from recovery.core.worker.effects import (
     ConfirmRank,
     Connect,
     Disconnect,
+    EndTraining,
     Fetch,
     FindCheckpoints,
     Interrupt,
@@ -75,6 +76,8 @@ class Process:
         self.live = LiveMemory(self)
         self.last_request: m.FromNode | None = None
         self._saving: tuple[m.Rollback, int] | None = None
+        self._has_saved = False
+        """The step that it has done, in this generation, or it began there."""
         self._addresses: set[int] = set()
         self._due: dict[WorkerTimer, int] = {}
         self._offered: dict[int, set[str]] = {}
@@ -178,7 +181,7 @@ class Process:
             self.known.pinned_in_memory = effect.pinned_in_memory
         elif isinstance(effect, (Fetch, RetainCopies)):
             self.world.exchange.do(self, effect)
-        elif isinstance(effect, (StopAt, ResumeTraining, LeaveAsAsked)):
+        elif isinstance(effect, (StopAt, EndTraining, ResumeTraining, LeaveAsAsked)):
             self.stop_asked.do(effect)
         elif isinstance(effect, Exit):
             self.world.exited(self, effect)
@@ -252,6 +255,7 @@ class Process:
         assert self.plan is None, "the main thread is still in a generation"
         self.world.promises.plan_received(self, plan)
         self.plan, self.phase, self.step = plan, "loading", plan.step
+        self._has_saved = plan.live_rank is None
         self.stop_asked.begin(plan)
         self._schedule.begin(durable_step=plan.step_on_disks, since_commit_ms=None)
         self.known = AuthMethod(self.known.pinned_in_memory)
@@ -310,24 +314,40 @@ class Process:
         plan = self.plan
         assert plan is not None, "only who has a plan trains"
         self.world.promises.stepped(self, plan, step)
+        self.world.training_end.stepped(self, plan, step)
         self.world.on_step(self, plan, step)
         self.world.drains.stepped(plan, step)
         first, self.step = self.step == plan.step, step
         if first:
             self.handle(s.StepsDone(plan.generation, step, 1, step))
-        if in_turn := self._schedule.takes_turn(step, now_ms=0, committed_ms=None):
+        if not self.stop_asked.ends_training(plan, step):
+            self.end_step(plan, step)
+
+    def end_step(self, plan: m.Rollback, step: int) -> None:
+        """Save what is due, and go on, unless it is asked to wait or training ends here."""
+        self._has_saved = self._schedule.takes_turn(step, now_ms=0, committed_ms=None)
+        if self._has_saved:
             self._save(plan, step)
         else:
             self.memory.trained(plan, step)
-        if not self.stop_asked.passes(step):
-            if not in_turn and not self.stop_asked.cannot_save():
+        if not self.stop_asked.is_end(step) and not self.stop_asked.passes(step):
+            if self.stop_asked.saves and not self._has_saved and not self.stop_asked.cannot_save():
+                self._has_saved = True
                 self._save(plan, step)
-        elif step == self.world.shape.steps:
+        elif self.is_over:
             self.finish(step)
+
+    @property
+    def is_over(self) -> bool:
+        """Is the step that it has done the last?"""
+        return self.step == self.world.shape.steps or self.stop_asked.is_end(self.step)
 
     def finish(self, step: int) -> None:
         """The training function returned."""
         assert self.plan is not None, "only who has a plan finishes"
+        self.world.training_end.done(self.plan, step)
+        if self.stop_asked.is_end(step) and not self._has_saved:
+            self._save(self.plan, step)
         self._saved()
         self.memory.finish()
         self.phase = "done"

@@ -15,6 +15,7 @@ I25  who waits is let in at once               I26     a departure loses no step
 I27  a plan names only who holds               I28     what is fetched is verified (exchange.py)
 I29  a copy does not outlive its history (exchange.py)
 I30, I31  live rollback (live_promises.py)
+I32  training that a script has ended ends at one step (training_stops.py)
 I7, I15, I16, I17 and the rest of I19 are about files, certificates, secrets, memory and damage: tests/store, tests/transport, tests/faults.
 """
 

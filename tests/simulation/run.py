@@ -169,6 +169,7 @@ def _check_end(world: World) -> None:
     assert world.living == [], "I14: somebody waits for ever for a scheduler that has ended"
     world.clock.seen["a job finished"] += 1
     world.promises.finished()
+    world.training_end.finished()
 
 
 def _knows_two_jobs(world: World) -> bool:

@@ -38,6 +38,8 @@ class Spares(msgspec.Struct, frozen=True, kw_only=True):
     """Ranks are asked to depart: SIGTERM, `recovery drain`."""
     job_stops: bool = False
     """Launchers are asked to end the job."""
+    training_stops: bool = False
+    """Scripts end training before its last step."""
     copies: int | None = None
     """MS_CHECKPOINT_COPIES; None: nodes do not serve files."""
     failing_fetches: float = 0.0

@@ -18,7 +18,7 @@ from recovery.core.scheduler.drain_states import Drain
 from recovery.core.scheduler.effects import SchedulerEffect
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.departure import SHUTDOWN_GRACE_MS
-from recovery.core.worker.effects import LeaveAsAsked, ResumeTraining, StopAt
+from recovery.core.worker.effects import EndTraining, LeaveAsAsked, ResumeTraining, StopAt
 from recovery.core.worker.handover import ANSWER_MS
 from recovery.core.worker.transitions import WorkerState
 from recovery.worker.stop_step import StopPoint
@@ -54,11 +54,36 @@ class Stop:
         self._point = StopPoint()
         self.is_held_back, self.waits = False, 0
         """Waits at this step; 0: it does not."""
+        self._is_before_save = False
+        """It waits before what is due at the step is saved: its script has ended training."""
+        self.asked = 0
+        """How often it was asked to stop at a step; each time it may wait as long again."""
 
     def begin(self, plan: m.Rollback) -> None:
         """The main thread is let into a generation."""
-        self._point.begin(plan.generation, plan.step)
-        self.waits = 0
+        self._point.begin(plan.generation, plan.step, plan.ends_at)
+        self.waits, self._is_before_save = 0, False
+        if plan.ends_at:
+            self._world.training_end.heard(plan, plan.ends_at)
+
+    def ends_training(self, plan: m.Rollback, step: int) -> bool:
+        """Has the script ended training at this step? Then its main thread waits, unless it is known where all ranks stop."""
+        if self._point.end or not self._world.training_end.asks(plan, step):
+            return False
+        self._point.hold(step)
+        self.waits, self._is_before_save = step, True
+        self._world.clock.seen["a script asked for the end of training"] += 1
+        self._process.handle(s.TrainingStopAsked(plan.generation, step, "the loss is low enough"))
+        return True
+
+    def is_end(self, step: int) -> bool:
+        """Does training end at this step?"""
+        return 0 < self._point.end <= step
+
+    @property
+    def saves(self) -> bool:
+        """Is it to save where it stops?"""
+        return self._point.saves
 
     def passes(self, step: int) -> bool:
         """Is the main thread, behind a step, asked for none? Else it saves, and waits."""
@@ -66,9 +91,14 @@ class Stop:
             return True
         self.waits = step
         self._world.clock.seen["a main thread stopped at a step"] += 1
-        self._world.drains.waits(self._process)
+        self._must_go_on()
         self._world.drains.reached("stopped", self._process)
         return False
+
+    def _must_go_on(self) -> None:
+        # For the end of training it waits as long as its generation lasts.
+        if self.waits and self.saves:
+            self._world.drains.waits(self._process)
 
     def cannot_save(self) -> bool:
         """It finds nothing that saves out of turn."""
@@ -78,14 +108,22 @@ class Stop:
             return True
         return False
 
-    def do(self, effect: StopAt | ResumeTraining | LeaveAsAsked) -> None:
+    def do(self, effect: StopAt | EndTraining | ResumeTraining | LeaveAsAsked) -> None:
         """What the machine wants of the main thread."""
         if isinstance(effect, StopAt):
-            passed, stops = self._point.stop_at(effect.generation, effect.step)
+            if effect.ends_training:
+                self._world.training_end.named(effect.step)
+            passed, stops = self._point.stop_at(
+                effect.generation, effect.step, ends_training=effect.ends_training
+            )
+            self.asked += effect.step > 0
+            self._must_go_on()
             if effect.step and not stops:
                 self._world.clock.seen["a main thread had passed the step"] += 1
             self._process.handle(s.Positioned(effect.drain, effect.step, passed, stops))
             self._world.drains.reached("asked to stop" if effect.step else "asked where", self._process)
+        elif isinstance(effect, EndTraining):
+            self._end_training(effect)
         elif isinstance(effect, ResumeTraining):
             self._point.forget()
         else:
@@ -95,12 +133,28 @@ class Stop:
 
     def _look(self) -> None:
         """Does it still wait?"""
-        process = self._process
-        if self.waits and process.phase == "training" and process.alive and self._point.passes(self.waits):
-            step, self.waits = self.waits, 0
+        process, step = self._process, self.waits
+        if not step or process.phase != "training" or not process.alive or process.plan is None:
+            return
+        if self._point.end != step and not self._point.passes(step):
+            return
+        self.waits = 0
+        if self._is_before_save:
+            self._is_before_save = False
+            process.end_step(process.plan, step)
+        elif process.is_over:
+            process.finish(step)
+        else:
             self._world.clock.seen["a main thread that had stopped trained on"] += 1
-            if step == self._world.shape.steps:
-                process.finish(step)
+
+    def _end_training(self, end: EndTraining) -> None:
+        """As the executor does."""
+        process = self._process
+        if process.plan is not None and process.plan.generation == end.generation:
+            self._world.training_end.heard(process.plan, end.step)
+        if passed := self._point.end_at(end.generation, end.step):
+            self._world.clock.seen["a rank was behind the end of training"] += 1
+            process.handle(s.DataPlaneBroke(end.generation, passed, f"trained to step {passed}"))
 
     # --- being asked to end ---------------------------------------------------------------------------------------------
 
@@ -186,11 +240,12 @@ class DrainPromises:
 
     def waits(self, process: Process) -> None:
         """It stopped at a step: it goes on, or its generation ends, within the time of a drain."""
-        plan, step = process.plan, process.stop_asked.waits
+        plan, stop = process.plan, process.stop_asked
+        step, asked = stop.waits, stop.asked
 
         def goes_on() -> bool:
-            over = not process.alive or process.plan is not plan
-            return over or process.stop_asked.waits != step or process.phase != "training"
+            over = not process.alive or process.plan is not plan or process.phase != "training"
+            return over or (stop.waits, stop.asked) != (step, asked)
 
         self._within(self._drain_ms, process, goes_on, f"{process.name} waits at step {step} for ever")
 

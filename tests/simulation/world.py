@@ -28,6 +28,7 @@ from tests.simulation.shape import Shape
 from tests.simulation.slots import Slot, slot_name
 from tests.simulation.stops import DrainPromises
 from tests.simulation.store_model import StoreModel
+from tests.simulation.training_stops import TrainingEndPromises
 
 COLLECTIVE_TIMEOUT_MS = 30_000
 """Behind the end of the job: how long a rank still waits in a collective for peers that are gone."""
@@ -58,6 +59,7 @@ class World:
             self._add_slot(f"s{index}", m.Role.WORKER, -1 - index, standby=True)
         self.disk = Disks(self._can_read)
         self.drains = DrainPromises(self)
+        self.training_end = TrainingEndPromises(self)
         self.exchange = Exchange(self)
         self.seconds: list[Process] = []
         """Further processes of an id whose first one runs, or is paused."""
@@ -301,8 +303,8 @@ class World:
         if any(waits) or any(self.clock.now < rank.frozen_until for rank in plane):
             # A collective waits for who is paused, or was asked to stop.
             self._next(plan, step)
-        elif plan.step == self.shape.steps:
-            for rank in list(plane):
+        elif any(rank.is_over for rank in plane):
+            for rank in [one for one in plane if one.is_over]:
                 rank.finish(step - 1)
         else:
             for rank in list(plane):

@@ -174,6 +174,26 @@ def test_a_rank_that_has_asked_for_the_end_stays_at_its_step_until_a_later_one_i
     assert (point.passes(6), point.passes(7), point.passes(8)) == (True, True, False)
 
 
+@pytest.mark.parametrize("named", ["before it asks", "while it waits"])
+def test_a_rank_that_asks_for_the_end_behind_another_goes_on_to_the_step_of_all(named: str) -> None:
+    point = _at(5)
+    if named == "before it asks":
+        assert point.stop_at(1, 7, ends_training=True) == (5, True)
+        point.hold(6)
+    else:
+        point.hold(6)
+        assert not point.passes(6)
+        assert point.end_at(1, 7) == 0
+    assert (point.passes(6), point.passes(7)) == (True, False)
+
+
+def test_a_rank_that_asks_for_the_end_while_another_departs_stays_there() -> None:
+    point = _at(5)
+    assert point.stop_at(1, 7) == (5, True)
+    point.hold(6)
+    assert not point.passes(6)
+
+
 def test_training_ends_at_a_step_that_is_not_passed_and_one_that_is_is_said() -> None:
     point = _at(5)
     assert point.end == 0

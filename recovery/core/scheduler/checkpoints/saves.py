@@ -5,7 +5,7 @@ from __future__ import annotations
 from recovery.core import messages as m
 from recovery.core.ids import Rank
 from recovery.core.policy import rollback
-from recovery.core.records import CheckpointState, EventKind, Record, to_record
+from recovery.core.records import EventKind, Record
 from recovery.core.scheduler.checkpoints import copying
 from recovery.core.scheduler.effects import SchedulerEffect
 from recovery.core.scheduler.node import Node
@@ -27,7 +27,7 @@ def on_checkpoint_report(
         # Reported again: what is written stays, committed or bad.
         return [state.answer(node, report.request_id, [])]
     is_committed = state.checkpoints.add(rank, held)
-    records: list[Record] = [to_record(rank, held, CheckpointState.PUBLISHED)]
+    records: list[Record] = [state.checkpoints.record_of(rank, held)]
     if not is_committed:
         positions = state.checkpoints.positions_differ(held.step)
         if positions:
