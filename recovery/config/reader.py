@@ -56,6 +56,11 @@ class Reader:
         self.start = recognise(environ)
         self._environ = {**environ, **self.start.variables}
 
+    @classmethod
+    def of_one(cls, name: str, environ: Mapping[str, str]) -> Reader:
+        """Of one variable alone: for a launcher or a command, where the others are those of the processes of a job. Raises as `Reader`."""
+        return cls({name: environ[name]} if name in environ else {})
+
     def given(self, name: str) -> bool:
         """True when the variable is set, even to nothing."""
         return name in self._environ
@@ -82,7 +87,7 @@ class Reader:
         """One of the row's choices."""
         text = self.text(name)
         if text not in BY_NAME[name].choices:
-            raise _out_of_range(BY_NAME[name], text)
+            raise _refused("SETTING_RANGE", BY_NAME[name], text)
         return text
 
     def switch(self, name: str) -> bool:
@@ -93,14 +98,14 @@ class Reader:
         """A whole number within the row's bounds, or `also`."""
         row, text = BY_NAME[name], self.text(name)
         if _WHOLE.fullmatch(text) is None:
-            raise _of_wrong_kind(row, text)
+            raise _refused("SETTING_TYPE", row, text)
         if row.negative_is_for_ever and text.startswith("-") and text.strip("-0"):
             return -1
         if len(text) > _DIGITS_MAX:
-            raise _out_of_range(row, text)
+            raise _refused("SETTING_RANGE", row, text)
         number = int(text)
         if number != also and not _within(row, number, 1):
-            raise _out_of_range(row, text)
+            raise _refused("SETTING_RANGE", row, text)
         return number
 
     def whole_ms(self, name: str) -> int | None:
@@ -117,13 +122,13 @@ class Reader:
         row, text = BY_NAME[name], self.text(name)
         match = _DECIMAL.fullmatch(text)
         if match is None:
-            raise _of_wrong_kind(row, text)
+            raise _refused("SETTING_TYPE", row, text)
         sign, seconds, decimals = match.groups(default="")
         if sign or len(seconds) > _DIGITS_MAX:
-            raise _out_of_range(row, text)
+            raise _refused("SETTING_RANGE", row, text)
         number_ms = int(seconds) * 1_000 + int(decimals.ljust(3, "0"))
         if not _within(row, number_ms, 1_000):
-            raise _out_of_range(row, text)
+            raise _refused("SETTING_RANGE", row, text)
         return number_ms
 
     def node_id(self, name: str, *, required: bool) -> NodeId | None:
@@ -132,7 +137,7 @@ class Reader:
         if not text:
             return None
         if re.match(NODE_ID_PATTERN, text) is None:
-            raise _of_wrong_kind(BY_NAME[name], text)
+            raise _refused("SETTING_TYPE", BY_NAME[name], text)
         return NodeId(text)
 
     def host(self, name: str) -> str:
@@ -140,14 +145,14 @@ class Reader:
         text = self.text(name)
         bare = text[1:-1] if text.startswith("[") and text.endswith("]") and ":" in text else text
         if not (_is_address(bare) or _is_host_name(bare)):
-            raise _of_wrong_kind(BY_NAME[name], text)
+            raise _refused("SETTING_TYPE", BY_NAME[name], text)
         return bare
 
     def address(self, name: str) -> str:
         """An IP address, or empty when unset."""
         text = self.text(name)
         if text and not _is_address(text):
-            raise _of_wrong_kind(BY_NAME[name], text)
+            raise _refused("SETTING_TYPE", BY_NAME[name], text)
         return text
 
     def path(self, name: str, *, required: bool) -> Path | None:
@@ -156,7 +161,7 @@ class Reader:
         if not text:
             return None
         if text != text.strip() or not text.isprintable():
-            raise _of_wrong_kind(BY_NAME[name], text)
+            raise _refused("SETTING_TYPE", BY_NAME[name], text)
         try:
             return Path(text).absolute()
         except OSError as gone:
@@ -173,14 +178,14 @@ class Reader:
         text = self.text(name, required=False)
         if text and (_URL.fullmatch(text) is None or not text.isprintable()):
             # What was meant as a password is not shown.
-            raise _of_wrong_kind(BY_NAME[name], text if "@" not in text else NOT_SHOWN)
+            raise _refused("SETTING_TYPE", BY_NAME[name], text if "@" not in text else NOT_SHOWN)
         return text
 
     def secret(self, name: str) -> Secret | None:
         """A secret, `off` as it stands, or None when unset."""
         text = self.text(name)
         if text and text != OFF and _SECRET.fullmatch(text) is None:
-            raise _of_wrong_kind(BY_NAME[name], NOT_SHOWN)
+            raise _refused("SETTING_TYPE", BY_NAME[name], NOT_SHOWN)
         return Secret(text) if text else None
 
     def sources(self) -> tuple[Source, ...]:
@@ -242,13 +247,5 @@ def _next_step(row: Setting) -> str:
     return f"Set it, for example {row.name}={row.example}{use_default}."
 
 
-def _of_wrong_kind(row: Setting, text: str) -> SettingError:
-    return SettingError(
-        "SETTING_TYPE", field=row.name, value=_shown(text), rule=row.rule, next_step=_next_step(row)
-    )
-
-
-def _out_of_range(row: Setting, text: str) -> SettingError:
-    return SettingError(
-        "SETTING_RANGE", field=row.name, value=_shown(text), rule=row.rule, next_step=_next_step(row)
-    )
+def _refused(code: str, row: Setting, text: str) -> SettingError:
+    return SettingError(code, field=row.name, value=_shown(text), rule=row.rule, next_step=_next_step(row))

@@ -176,14 +176,11 @@ def memory_base(environ: Mapping[str, str]) -> Path:
 
 
 def _memory(reader: Reader, *, recovering: bool) -> MemorySettings:
-    defaults = MemorySettings()
-    every_steps, bytes_max = (
-        reader.whole("MS_MEMORY_CHECKPOINT_STEPS"),
-        reader.whole("MS_MEMORY_CHECKPOINT_BYTES"),
-    )
-    base = reader.path("MS_MEMORY_CHECKPOINT_PATH", required=False)
+    every_steps = reader.whole("MS_MEMORY_CHECKPOINT_STEPS")
     return MemorySettings(
-        every_steps=every_steps if recovering else 0, base=base or defaults.base, bytes_max=bytes_max
+        every_steps=every_steps if recovering else 0,
+        bytes_max=reader.whole("MS_MEMORY_CHECKPOINT_BYTES"),
+        base=reader.path("MS_MEMORY_CHECKPOINT_PATH", required=False) or MemorySettings().base,
     )
 
 
@@ -216,19 +213,7 @@ def _rules(
     reader: Reader, worker_count: int, server_count: int, *, recovering: bool
 ) -> tuple[Rules, tuple[str, ...]]:
     """Join the durations and limits into the value that the core obeys."""
-    defaults = Rules(worker_count=worker_count)
-    rejoin_window_ms = reader.decimal_ms("MS_REJOIN_WINDOW")
-    rejoin = reader.choice("MS_REJOIN")
-    standby_count = reader.whole("MS_STANDBY_NUM")
-    copies = "MS_CHECKPOINT_COPIES"
-    checkpoint_copies = reader.whole(copies) if reader.given(copies) else None
-    reconnect_grace_ms = reader.decimal_ms("MS_RECONNECT_GRACE")
-    abort_timeout_ms = reader.decimal_ms("MS_ABORT_TIMEOUT")
-    step_timeout_ms = reader.decimal_ms("MS_STEP_TIMEOUT")
-    drain_timeout_ms = reader.decimal_ms("MS_DRAIN_TIMEOUT")
-    allow_restart_from_zero = reader.switch("MS_ALLOW_RESTART_FROM_ZERO")
-    rebuild_store = reader.switch("MS_REBUILD_STORE")
-    topology_timeout_ms = reader.whole_ms("MS_TOPO_TIMEOUT")
+    rejoin, copies = reader.choice("MS_REJOIN"), "MS_CHECKPOINT_COPIES"
     lease_ms = reader.whole_ms("MS_NODE_TIMEOUT")
     receive_timeout_ms = reader.bounded_ms("MS_RECEIVE_MSG_TIMEOUT")
     heartbeat_ms_min, heartbeat_ms_max, warnings = _heartbeat(reader, lease_ms, receive_timeout_ms)
@@ -236,13 +221,13 @@ def _rules(
         worker_count=worker_count,
         server_count=server_count,
         recovery_enabled=recovering,
-        lease_ms=defaults.lease_ms if lease_ms is None else lease_ms,
-        rejoin_window_ms=rejoin_window_ms,
-        reconnect_grace_ms=reconnect_grace_ms,
-        topology_timeout_ms=topology_timeout_ms,
-        abort_timeout_ms=abort_timeout_ms,
-        step_timeout_ms=step_timeout_ms,
-        drain_timeout_ms=drain_timeout_ms,
+        lease_ms=Rules(worker_count=worker_count).lease_ms if lease_ms is None else lease_ms,
+        rejoin_window_ms=reader.decimal_ms("MS_REJOIN_WINDOW"),
+        reconnect_grace_ms=reader.decimal_ms("MS_RECONNECT_GRACE"),
+        topology_timeout_ms=reader.whole_ms("MS_TOPO_TIMEOUT"),
+        abort_timeout_ms=reader.decimal_ms("MS_ABORT_TIMEOUT"),
+        step_timeout_ms=reader.decimal_ms("MS_STEP_TIMEOUT"),
+        drain_timeout_ms=reader.decimal_ms("MS_DRAIN_TIMEOUT"),
         receive_timeout_ms=receive_timeout_ms,
         heartbeat_retry_timeout_ms=reader.bounded_ms("MS_HEARTBEAT_RETRY_TIMEOUT"),
         heartbeat_enabled=not reader.switch("MS_DISABLE_HEARTBEAT") and lease_ms is not None,
@@ -250,10 +235,10 @@ def _rules(
         heartbeat_ms_max=heartbeat_ms_max,
         rejoin_wait=rejoin != "fail",
         rejoin_on_proof=rejoin == "proof",
-        standby_count=standby_count,
-        checkpoint_copies=checkpoint_copies,
-        allow_restart_from_zero=allow_restart_from_zero,
-        rebuild_store=rebuild_store,
+        standby_count=reader.whole("MS_STANDBY_NUM"),
+        checkpoint_copies=reader.whole(copies) if reader.given(copies) else None,
+        allow_restart_from_zero=reader.switch("MS_ALLOW_RESTART_FROM_ZERO"),
+        rebuild_store=reader.switch("MS_REBUILD_STORE"),
         live_rollback=reader.choice("MS_ROLLBACK") == "live",
     ), warnings
 

@@ -77,8 +77,8 @@ def msrun(
     reading = script_imports.parse_script(placement.program_of(given, sys.executable)[1:], Path.cwd())
     program = _look_at(given, reading)
     _check_standbys(given, environment)
-    takeover_after_ms = _takeover_after_ms(environment)
-    stop_grace_s = _reader_of("MS_STOP_GRACE", environment).whole("MS_STOP_GRACE")
+    takeover_after_ms = Reader.of_one("MS_TAKEOVER_AFTER", environment).whole_ms("MS_TAKEOVER_AFTER")
+    stop_grace_s = Reader.of_one("MS_STOP_GRACE", environment).whole("MS_STOP_GRACE")
     host = _this_host(given.master_addr)
     placed = placement.place(given, host, program)
     _check_programs(given)
@@ -194,16 +194,6 @@ def _look_at(given: Arguments, reading: script_imports.Reading) -> placement.Scr
             assert_never(given.restart)
     forming = (name for name in frameworks.forming_worlds() if name in imports)
     return placement.Script(supervised=supervised, world_of=next(forming, ""))
-
-
-def _takeover_after_ms(environment: Mapping[str, str]) -> int | None:
-    """After how long this host starts a lost rank beside its own; None: never."""
-    return _reader_of("MS_TAKEOVER_AFTER", environment).whole_ms("MS_TAKEOVER_AFTER")
-
-
-def _reader_of(name: str, environment: Mapping[str, str]) -> Reader:
-    """Of one setting alone: the others are checked by the processes that they are for."""
-    return Reader({name: environment[name]} if name in environment else {})
 
 
 def _check_standbys(given: Arguments, environment: Mapping[str, str]) -> None:

@@ -49,13 +49,8 @@ def of_viewer(environment: Mapping[str, str], recovery_path: Path | None = None)
 
 
 def _given(environment: Mapping[str, str]) -> Secret | None:
-    return _reader(environment, _TOKEN).secret(_TOKEN)
+    return Reader.of_one(_TOKEN, environment).secret(_TOKEN)
 
 
 def _path(environment: Mapping[str, str]) -> Path | None:
-    return _reader(environment, _PATH).path(_PATH, required=False)
-
-
-def _reader(environment: Mapping[str, str], name: str) -> Reader:
-    """Of this variable alone: the others are those of the processes to be started."""
-    return Reader({name: environment[name]} if name in environment else {})
+    return Reader.of_one(_PATH, environment).path(_PATH, required=False)
