@@ -23,6 +23,8 @@ Noted = dict[str, Any]
 
 _SIG_DFL, _SIG_IGN = 0, 1
 """Of signal.h."""
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+"""Of linux/prctl.h."""
 
 
 class Condition(NamedTuple):
@@ -198,6 +200,23 @@ def _refusal(condition: Condition, wanted: Any) -> OSError | None:
         return OSError(errno.EPERM, str(error))
     # The kernel leaves processors out without a word, for one, that the process may not use any more.
     return None if _read(condition) == wanted else OSError(errno.EPERM, "the system does not give all of it")
+
+
+def tie_to(parent: int) -> None:
+    """Let the kernel kill this process when its parent dies.
+
+    Args:
+        parent: process id of it.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # It may have died before the kernel was asked.
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+def take_in_orphans(does: bool = True) -> None:
+    """Does the kernel give this process the orphans among its descendants?"""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(does))
 
 
 def _read(condition: Condition) -> Any:

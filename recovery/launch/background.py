@@ -9,8 +9,9 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from recovery import owner_files
+from recovery import owner_files, process_identity
 from recovery.core.converter import UNREADABLE
+from recovery.core.messages import ProcessIdentity
 from recovery.errors import UsageError
 from recovery.launch import console
 from recovery.log import flush_streams
@@ -20,20 +21,17 @@ _LOG = "agent.log"
 _STOP_S = 30.0
 """How long an agent may take beyond its grace for its processes."""
 
-_START_TIME = 19
-"""Position of the start time behind the name in /proc/<pid>/stat: field 22 of proc_pid_stat(5), and the name is field 2."""
-
 
 class _Agent(msgspec.Struct, frozen=True):
     """Which process it is. The number alone could be somebody else's by now."""
 
     pid: int
     started_s: float
-    """By the wall clock, which may be set meanwhile: used only where an earlier release has left the next field out."""
+    """By the wall clock, which may be set meanwhile: used only where the last field is left out."""
     stop_grace_s: float = 0.0
     """How long its processes may take to end."""
-    identity: str = msgspec.field(name="life", default="")
-    """Which start of the machine, and when since then in the kernel's ticks: no clock that is set moves it."""
+    identity: ProcessIdentity | None = None
+    """No clock that is set moves it. None: the system does not say, or an earlier release has written this."""
 
 
 _agents = msgspec.json.Decoder(_Agent)
@@ -56,7 +54,7 @@ def hand_over(log_dir: Path, work: Callable[[], int], *, stop_grace_s: float) ->
     for descriptor, to in ((nothing, 0), (log, 1), (log, 2)):
         os.dup2(descriptor, to)
     me = psutil.Process()
-    noted = _Agent(me.pid, me.create_time(), stop_grace_s=stop_grace_s, identity=_identity_of(me.pid))
+    noted = _Agent(me.pid, me.create_time(), stop_grace_s=stop_grace_s, identity=process_identity.own())
     with owner_files.new_file(log_dir / _NOTE) as note:
         note.write(msgspec.json.encode(noted))
     code = 1
@@ -99,21 +97,10 @@ def _agent_of(log_dir: Path) -> tuple[psutil.Process, float] | None:
     try:
         noted = _agents.decode((log_dir / _NOTE).read_bytes())
         process = psutil.Process(noted.pid)
-        if noted.identity:
-            is_it = _identity_of(noted.pid) == noted.identity
+        if noted.identity is not None:
+            is_it = process_identity.has_ended(noted.identity, noted.pid) is False
         else:
             is_it = process.create_time() == noted.started_s
     except (OSError, *UNREADABLE, psutil.Error):
         return None
     return (process, noted.stop_grace_s) if is_it else None
-
-
-def _identity_of(pid: int) -> str:
-    """What no other process of this machine has had or will have, even under the same number.
-
-    Raises:
-        OSError: there is no such process.
-    """
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    return f"{boot} {stat.rpartition(')')[2].split()[_START_TIME]}"

@@ -7,7 +7,6 @@ It imports one file of the engine, by itself: it costs an interpreter's start an
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import sys
@@ -19,9 +18,6 @@ sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # 
 import end_note  # type: ignore[import-not-found]  # by the directory just added, which no type checker sees
 import process_conditions  # type: ignore[import-not-found]  # by the directory just added, which no type checker sees
 
-_PR_SET_PDEATHSIG = 1
-"""Of linux/prctl.h."""
-_SIGKILL = 9
 CANNOT_BE_STARTED = 71
 """The exit code of LAUNCH_FAILED (recovery/errors)."""
 
@@ -29,10 +25,7 @@ CANNOT_BE_STARTED = 71
 def _main(words: Sequence[str]) -> None:
     """Let the kernel kill this process when its parent dies, take up its conditions, and become the command."""
     parent, conditions, *command = words
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL)
-    # The parent may have died before the kernel was asked.
-    if os.getppid() != int(parent):
-        return
+    process_conditions.tie_to(int(parent))
     for left in process_conditions.restore(json.loads(conditions)):
         os.write(2, f"event=condition_not_restored {left.text}\n".encode(errors="replace"))
     try:

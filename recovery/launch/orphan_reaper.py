@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import signal
 from collections.abc import Iterator
@@ -13,9 +12,8 @@ from typing import TypeVar
 
 from recovery.launch import console
 from recovery.launch.children import Child
+from recovery.process_conditions import take_in_orphans
 
-_PR_SET_CHILD_SUBREAPER = 36
-"""Of linux/prctl.h."""
 _GRACE_S = 5.0
 """From SIGTERM to SIGKILL, as the job's processes have them."""
 _ROUNDS_MAX = 100
@@ -24,11 +22,6 @@ _ROUND_S = 0.02
 _ENDING_S = 0.2
 """What was killed with its session has ended by then, and is no stray."""
 _AChild = TypeVar("_AChild", bound=Child)
-
-
-def take_in_orphans() -> None:
-    """Let the kernel give this process the orphans among its descendants."""
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 class OrphanReaper:

@@ -110,8 +110,8 @@ LAUNCHER: tuple[Bug, ...] = (
         "I14",
         "launch/background.py",
         "_agent_of",
-        "if noted.identity:",
-        "if not noted.identity:",
+        "noted.identity is not None",
+        "noted.identity is None",
         (
             "tests/cluster/test_launcher_failures.py::test_a_launcher_in_the_background_is_found_after_a_step_of_the_wall_clock",
         ),
@@ -119,9 +119,9 @@ LAUNCHER: tuple[Bug, ...] = (
     Bug(
         "a child begins although its parent is dead",
         "I1",
-        "launch/exec_child.py",
-        "_main",
-        "os.getppid() != int(parent)",
+        "process_conditions.py",
+        "tie_to",
+        "os.getppid() != parent",
         "os.getppid() < 0",
         ("tests/launch/test_children.py::test_a_child_whose_parent_died_before_it_began_does_not_begin",),
     ),

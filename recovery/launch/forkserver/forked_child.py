@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-import ctypes
 import importlib
 import importlib.machinery
 import os
@@ -32,9 +31,6 @@ from recovery.launch.python_command import PythonCommand, Runs, searches_own_dir
 from recovery.launch.python_command import parse_python_command as read_command
 from recovery.worker import exec_in_place
 
-_PR_SET_PDEATHSIG = 1
-"""Of linux/prctl.h."""
-_SIGKILL = 9
 _STDERR = 2
 
 
@@ -114,7 +110,7 @@ def turn_into_worker(request: Fork, imported: Imported, launcher: int, held: Des
     # Until then the kernel would end it with another parent than its launcher.
     if not os.read(template, 1):
         os._exit(1)
-    tie_to(launcher)
+    process_conditions.tie_to(launcher)
     os.write(template, msgspec.msgpack.encode(_Report(os.getpid(), 0, "")))
     os.close(template)
     # A process that the launcher does not know of would run beside the one that it begins instead.
@@ -127,18 +123,6 @@ def turn_into_worker(request: Fork, imported: Imported, launcher: int, held: Des
     command = read_command(request.command)
     assert command is not None, "the launcher asks for what can be forked only"
     return Program(command, request.command)
-
-
-def tie_to(parent: int) -> None:
-    """Let the kernel kill this process when its parent dies: its launcher, or the template that it was forked from.
-
-    Args:
-        parent: process id of it.
-    """
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL)
-    # It may have died before the kernel was asked.
-    if os.getppid() != parent:
-        os._exit(0)
 
 
 def _open_only(log: int, *kept: int) -> None:

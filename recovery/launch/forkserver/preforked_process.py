@@ -14,6 +14,7 @@ import signal
 import socket
 from collections.abc import Callable, Sequence
 
+from recovery import process_conditions
 from recovery.launch.forkserver import fork_messages, forked_child
 from recovery.launch.forkserver.fork_messages import Fork, Forked, NotForked, Stale
 from recovery.readable import is_readable
@@ -122,7 +123,7 @@ def fork(link: socket.socket) -> PreforkedProcess:
 
 def _fork_again(template: int, held: socket.socket) -> None:
     """In the process between, which then stays until it is killed. Returns in the process that it forks."""
-    forked_child.tie_to(template)
+    process_conditions.tie_to(template)
     try:
         pid = os.fork()
     except OSError as error:

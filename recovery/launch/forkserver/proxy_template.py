@@ -6,7 +6,6 @@ It is forked before the proxy has a thread, so it is the template once more, wit
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import socket
@@ -14,14 +13,13 @@ from collections.abc import Mapping, Sequence
 
 from typing_extensions import override
 
-from recovery.launch.forkserver import forked_child, proc_cmdline
+from recovery import process_conditions
+from recovery.launch.forkserver import proc_cmdline
 from recovery.launch.forkserver.fork_messages import Fork
 from recovery.launch.forkserver.fork_requests import BEGIN_S, ForkRequests, NotBegun
 from recovery.launch.python_command import parse_python_command as read_command
 from recovery.launch.restarts import describe
 
-_PR_SET_CHILD_SUBREAPER = 36
-"""Of linux/prctl.h."""
 _STDOUT, _STDERR = 1, 2
 
 
@@ -64,11 +62,11 @@ class ProgramTemplate(ForkRequests):
             OSError: the system refused. Nothing was begun.
         """
         # Afterwards orphans go to the launcher again, which reaps them.
-        _take_in_orphans(True)
+        process_conditions.take_in_orphans()
         try:
             return self.begin(command, environment=environment, log=_STDOUT)
         finally:
-            _take_in_orphans(False)
+            process_conditions.take_in_orphans(False)
 
     @override
     def how_it_ended(self) -> str:
@@ -126,11 +124,6 @@ def fork_program_template(
         _own.append(ProgramTemplate(ours, pid, request))
         return None
     ours.close()
-    forked_child.tie_to(proxy)
+    process_conditions.tie_to(proxy)
     proc_cmdline.set_proc_cmdline(words, environment)
     return theirs
-
-
-def _take_in_orphans(does: bool) -> None:
-    """Does the kernel give this process the orphans among its descendants?"""
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(does))

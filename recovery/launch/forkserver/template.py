@@ -27,7 +27,6 @@ from recovery.launch.children import end_session, has_ended, status_of, tied
 from recovery.launch.forkserver import fork_messages
 from recovery.launch.forkserver.fork_messages import Prepare, Prepared, Unsafe
 from recovery.launch.forkserver.fork_requests import BEGIN_S, ForkRequests, NotBegun
-from recovery.launch.orphan_reaper import take_in_orphans
 from recovery.launch.restarts import describe
 
 _PROGRAM = str(Path(__file__).with_name("template_process.py"))
@@ -61,7 +60,7 @@ class Template(ForkRequests):
         Raises:
             OSError: it could not be started.
         """
-        take_in_orphans()
+        process_conditions.take_in_orphans()
         ours, theirs = socket.socketpair()
         conditions = process_conditions.note() if conditions is None else conditions
         super().__init__(
