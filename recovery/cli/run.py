@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Iterator
 from inspect import Parameter, Signature
 from pathlib import Path
@@ -14,6 +13,7 @@ import typer
 from recovery.cli import torchrun_line
 from recovery.cli.msrun import is_typed, launch_and_sum_up
 from recovery.launch.arguments import Arguments
+from recovery.transport.local_address import free_port
 
 _HELP = {
     "nnodes": "hosts of the job (1); N:N, but no other range",
@@ -44,7 +44,7 @@ def run(context: typer.Context, **_: Any) -> None:
     machine = torchrun_line.Machine(
         processors=len(os.sched_getaffinity(0)),
         gpus=torchrun_line.gpus_shown(environment.get("CUDA_VISIBLE_DEVICES")),
-        free_port=_free_port(),
+        free_port=free_port("127.0.0.1"),
     )
     task = given.pop("task", None) or ()
     line = torchrun_line.read(given, task, machine)
@@ -59,12 +59,6 @@ def run(context: typer.Context, **_: Any) -> None:
     for note in line.notes:
         typer.echo(note)
     raise typer.Exit(launch_and_sum_up(arguments, environment))
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _parameters() -> Iterator[Parameter]:

@@ -44,14 +44,14 @@ from recovery.launch.launch_context import LaunchContext, Takeover
 from recovery.launch.leftover_ids import SCHEDULER_HERE_S, EarlierJob
 from recovery.launch.log_follow import Tail, follow
 from recovery.launch.preload import prepare_for, proxies_only
-from recovery.launch.scheduler_contact import Contact, NoScheduler, SchedulerContact
+from recovery.launch.scheduler_contact import Contact, SchedulerContact
 from recovery.launch.start_method import ProcessStarter, TemplatePlan
 from recovery.store.paths import scheduler_path
 from recovery.tls.process_channels import channel_of
 from recovery.tls.side import Side
 from recovery.transport.access import Access
 from recovery.transport.client import warm_up
-from recovery.transport.local_address import is_local
+from recovery.transport.local_address import address_towards, is_local
 
 
 def msrun(
@@ -88,7 +88,7 @@ def msrun(
     simulates = given.sim_level >= 0
     scheduler = given.master_addr, given.master_port
     access = Access() if simulates else _access(given, environment, host)
-    contact = NoScheduler() if simulates else SchedulerContact(*scheduler, access)
+    contact = Contact() if simulates else SchedulerContact(*scheduler, access)
     beginner = _beginner(given, placed, environment)
     context = LaunchContext(
         environment=environment,
@@ -266,7 +266,8 @@ def _this_host(master_addr: str) -> placement.Host:
     nodes = Path("/sys/devices/system/node").glob("node[0-9]*")
     return placement.Host(
         name=socket.gethostname(),
-        address=host_address.towards(master_addr),
+        # Without a route now the workers will report it when they connect.
+        address=address_towards(master_addr, 9) or socket.gethostname(),
         owns_master_addr=is_local(master_addr),
         interpreter=sys.executable,
         cpus=tuple(sorted(os.sched_getaffinity(0))),

@@ -40,15 +40,3 @@ def only_here(named: str, address: str) -> str:
         f"{which}, which no other host reaches: workers of other hosts would wait in vain. Where there are any, give the address or the name by which "
         "they reach this host (Debian and Ubuntu give a host's own name the address 127.0.1.1 in /etc/hosts)"
     )
-
-
-def towards(address: str) -> str:
-    """This host's own address as the other one sees it; nothing is sent."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((address, 9))
-            return str(probe.getsockname()[0])
-        # There is no route now: the workers will report it when they connect.
-        except OSError:
-            return socket.gethostname()

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from typing_extensions import override
@@ -36,8 +36,8 @@ _to_lost_nodes = Converter(LostNodes)
 _to_known_job = Converter(KnownJob)
 
 
-class Contact(SchedulerQueries, Protocol):
-    """All of it. Nothing raises: a scheduler that does not answer is no failure of the launcher."""
+class Contact(SchedulerQueries):
+    """All of it, as of a dry run, which has no scheduler. Nothing raises: one that does not answer is no failure of the launcher."""
 
     async def report(
         self,
@@ -74,6 +74,7 @@ class Contact(SchedulerQueries, Protocol):
 
     async def lost_nodes(self) -> LostNodes | None:
         """Ask for the nodes that the scheduler holds for lost; None: it does not answer."""
+        return None
 
     async def stop_job(self, reason: str, within_s: float) -> JobSaved:
         """Have every rank save a step, and wait there until its process is ended.
@@ -86,6 +87,11 @@ class Contact(SchedulerQueries, Protocol):
 
     async def why_declined(self, node_id: NodeId) -> str:
         """Ask why this standby did not get the rank that it was offered last; empty: it was offered none, or nobody knows."""
+        return ""
+
+    @override
+    async def known_job(self) -> KnownJob | None:
+        return None
 
 
 class SchedulerContact(Contact):
@@ -183,23 +189,3 @@ class SchedulerContact(Contact):
 def _not_saved(obstacle: str) -> JobSaved:
     """Nothing is known of what lies on the ranks' disks."""
     return JobSaved(request_id=RequestId("none"), step=0, obstacle=obstacle)
-
-
-class NoScheduler(Contact):
-    """A dry run has none."""
-
-    @override
-    async def tell(self, reports: Sequence[Exited]) -> None:
-        return
-
-    @override
-    async def lost_nodes(self) -> LostNodes | None:
-        return None
-
-    @override
-    async def why_declined(self, node_id: NodeId) -> str:
-        return ""
-
-    @override
-    async def known_job(self) -> KnownJob | None:
-        return None

@@ -58,7 +58,6 @@ def test_this_hosts_own_addresses() -> None:
     assert not is_local("192.0.2.1")
     assert is_local("localhost")
     assert not is_local("no-such-host.invalid")
-    assert host_address.towards("127.0.0.1") == "127.0.0.1"
     assert host_address.resolve("localhost") in ("127.0.0.1", "::1")
 
 

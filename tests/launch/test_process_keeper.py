@@ -25,7 +25,7 @@ from recovery.launch.launch_context import LaunchContext
 from recovery.launch.placement import Placed, ProcessKind
 from recovery.launch.process_supervisor import Outcome, ProcessKeeper
 from recovery.launch.restarts import Next
-from recovery.launch.scheduler_contact import NoScheduler
+from recovery.launch.scheduler_contact import Contact
 from recovery.launch.start_method import ProcessStarter
 
 PROGRAM = """
@@ -48,7 +48,7 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] < os.environ["KILLED"]:
 DEADLINE_S = 120.0
 
 
-class SlowScheduler(NoScheduler):
+class SlowScheduler(Contact):
     """It takes a report only when the next one has come, too."""
 
     def __init__(self, *answers: KnownJob | None) -> None:

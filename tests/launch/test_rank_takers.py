@@ -11,11 +11,11 @@ from recovery.launch.job_view import KnownJob, KnownNode
 from recovery.launch.placement import Placed, ProcessKind
 from recovery.launch.process_supervisor import ProcessKeeper
 from recovery.launch.ranks_to_take import MissingRank
-from recovery.launch.scheduler_contact import NoScheduler
+from recovery.launch.scheduler_contact import Contact
 from recovery.launch.takeover_processes import RankTakers
 
 
-class Declines(NoScheduler):
+class Declines(Contact):
     """Says of some nodes why they were declined."""
 
     def __init__(self) -> None:
