@@ -41,6 +41,12 @@ def wall_ms() -> int:
     return time.time_ns() // _NS_PER_MS
 
 
+def instant(wall: int) -> str:
+    """A time of `wall_ms` for people and programs: ISO 8601, UTC, milliseconds."""
+    moment = datetime.datetime.fromtimestamp(wall / 1_000, tz=datetime.timezone.utc)
+    return moment.isoformat(timespec="milliseconds")
+
+
 def utc_now() -> datetime.datetime:
     """The wall clock as a date with its time zone: what certificates are compared with."""
     return datetime.datetime.fromtimestamp(wall_ms() / 1_000, tz=datetime.timezone.utc)

@@ -116,11 +116,10 @@ def _line_of(row: dict[str, Any]) -> str:
 
 def _since_ms(text: str) -> int:
     """`10m`, `2h`: so long ago; else an ISO 8601 time, UTC where it names no zone."""
-    now = datetime.fromtimestamp(clock.wall_ms() / 1000, timezone.utc)
     unit = _UNITS_S.get(text[-1:])
     try:
         if unit is not None:
-            moment = now - timedelta(seconds=float(text[:-1]) * unit)
+            moment = clock.utc_now() - timedelta(seconds=float(text[:-1]) * unit)
         else:
             moment = datetime.fromisoformat(text)
             moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)

@@ -12,7 +12,6 @@ from recovery.cli.formats import json_of
 from recovery.cli.options import RecoveryPath
 from recovery.report import stored as stored_state
 from recovery.report import tables
-from recovery.report.tables import instant
 from recovery.store.reader import read_checkpoints, read_worker, stored_workers
 
 
@@ -20,7 +19,7 @@ def export(path: RecoveryPath, file: Annotated[Path, typer.Argument(help="a new 
     """Everything in one JSON document. Tokens are never stored; their digests are left out all the same."""
     state = stored_state.read_stored(path)
     document: dict[str, Any] = {
-        "written": instant(clock.wall_ms()),
+        "written": clock.instant(clock.wall_ms()),
         "path": str(path),
         "job": state.job,
         "runs": state.runs,

@@ -11,7 +11,6 @@ import re
 import select
 import sys
 import threading
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, BinaryIO, cast
 
@@ -243,7 +242,7 @@ def open_log(path: Path, *, start: int) -> BinaryIO:
     # A process that was killed may have left half a line.
     begun = "" if _ends_with_a_line(path) else "\n"
     log = owner_files.at_its_end(path)
-    mark = f"{begun}{MARK} {path.stem} start {start} {now()} {MARK}\n".encode()
+    mark = f"{begun}{MARK} {path.stem} start {start} {clock.instant(clock.wall_ms())} {MARK}\n".encode()
     try:
         written = log.write(mark)
     except OSError:
@@ -267,8 +266,3 @@ def _ends_with_a_line(path: Path) -> bool:
         return True
     except OSError:
         return False
-
-
-def now() -> str:
-    """ISO 8601, UTC, milliseconds."""
-    return datetime.fromtimestamp(clock.wall_ms() / 1000, timezone.utc).isoformat(timespec="milliseconds")

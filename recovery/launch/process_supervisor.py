@@ -382,7 +382,7 @@ class ProcessKeeper:
             rank=self.placed.rank,
             start=attempt.number,
             status=attempt.how,
-            wall=console.now(),
+            wall=clock.instant(clock.wall_ms()),
             consequence=decision.reason,
             log=str(self._log),
         )

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from recovery import process_identity
+from recovery.clock import instant
 from recovery.core.records import NodeRecord, NodeState
 from recovery.report.stored import Notes, Stored, notes
-from recovery.report.tables import NODES, RANKS, instant
+from recovery.report.tables import NODES, RANKS
 from recovery.store.lock import OwnerState, held_locks, owner_state
 from recovery.store.paths import scheduler_path, worker_path
 from recovery.store.reader import WorkerNotes

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from recovery.clock import instant
 from recovery.core.copied_checkpoint import with_copies
 from recovery.core.copy_records import CopyRecord
 from recovery.core.ids import NodeId
@@ -39,11 +39,6 @@ class View(NamedTuple):
     def rows(self, records: Iterable[Any]) -> list[dict[str, Any]]:
         """The records as plain values by key."""
         return [{column.key: column.of(record) for column in self.columns} for record in records]
-
-
-def instant(wall_ms: int) -> str:
-    """ISO 8601, UTC, milliseconds."""
-    return datetime.fromtimestamp(wall_ms / 1000, timezone.utc).isoformat(timespec="milliseconds")
 
 
 def _field(key: str, meaning: str, *, shown: bool = True) -> Column:

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import NamedTuple, TypeVar
 
+from recovery.clock import instant
 from recovery.report.node_spans import Doing, Span, by_slot, visible
 from recovery.report.recoveries import Recovery
-from recovery.report.tables import instant
 from recovery.report.timeline import Timeline
 
 _WIDTH, _LEFT, _ROW, _TOP = 1200, 130, 22, 46
