@@ -14,8 +14,7 @@ from recovery.errors import ROWS, LaunchFailedError
 from recovery.job_line import Start
 from recovery.launch import console
 from recovery.launch.children import end
-from recovery.launch.ended_nodes import reports_of
-from recovery.launch.hung_nodes import HungNodes, LostNode
+from recovery.launch.hung_nodes import HungNodes, LostNode, reports_of
 from recovery.launch.incidents import Incidents
 from recovery.launch.last_save import save_last
 from recovery.launch.launch_context import LaunchContext

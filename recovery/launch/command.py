@@ -16,6 +16,7 @@ import msgspec
 from typing_extensions import assert_never
 
 from recovery import config, frameworks, log
+from recovery.checkpoint import memory_tier
 from recovery.config import rank_table
 from recovery.config.reader import Reader
 from recovery.core.records import EventKind
@@ -26,7 +27,6 @@ from recovery.launch import (
     console,
     credentials,
     host_address,
-    memory_cleanup,
     mistakes,
     placement,
     python_command,
@@ -37,7 +37,7 @@ from recovery.launch.agent import Agent
 from recovery.launch.arguments import Arguments
 from recovery.launch.cpu_binding_file import BindFile
 from recovery.launch.flag_values import Restart
-from recovery.launch.job_completion import completion_at
+from recovery.launch.job_completion import Completion
 from recovery.launch.job_view import Members
 from recovery.launch.kernel_log import KernelLog
 from recovery.launch.launch_context import LaunchContext, Takeover
@@ -49,6 +49,7 @@ from recovery.launch.start_method import ProcessStarter, TemplatePlan
 from recovery.store.paths import scheduler_path
 from recovery.tls.process_channels import channel_of
 from recovery.tls.side import Side
+from recovery.transport import inspection_client
 from recovery.transport.access import Access
 from recovery.transport.client import warm_up
 from recovery.transport.local_address import address_towards, is_local
@@ -104,14 +105,16 @@ def msrun(
             takeover_after_ms, lambda rank: placement.taker(given, host, program, rank.rank, rank.holder)
         ),
         beginner=beginner,
-        completion=None if simulates else completion_at(*scheduler, access),
+        completion=None
+        if simulates
+        else Completion(lambda: inspection_client.ask(*scheduler, "/status", access=access)),
         kernel_log=KernelLog(),
         stop_grace_s=stop_grace_s,
         saves_at_end=not program.supervised,
         earlier=_earlier(environment, contact, placed, beginner),
     )
     _warn_of_loopback(named, given)
-    memory_cleanup.clear_up(environment, job_is_over=False)
+    _clear_memory(environment, job_is_over=False)
     agent = Agent(placed, context)
     if not given.join:
         pid = background.hand_over(
@@ -122,13 +125,8 @@ def msrun(
     shown: list[Coroutine[Any, Any, None]] = [follow(_tails(given, placed, log_dir))]
     if given.progress and bottom_line.is_wanted() and not simulates:
         shown.append(status_line.show(*scheduler, access, agent.starts))
-    return _in_foreground(_run(agent, shown, environment), tuple if simulates else last_words)
-
-
-def _in_foreground(job: Coroutine[Any, Any, int], last_words: Callable[[], Sequence[str]]) -> int:
-    """Wait for the job's end. Gives the exit code."""
-    code = asyncio.run(job)
-    for line in last_words():
+    code = asyncio.run(_run(agent, shown, environment))
+    for line in () if simulates else last_words():
         console.say(line)
     log.flush_streams()
     return code
@@ -303,7 +301,7 @@ async def _run(
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        memory_cleanup.clear_up(environment, job_is_over=True)
+        _clear_memory(environment, job_is_over=True)
     agent.show_cause()
     return code
 
@@ -315,6 +313,13 @@ async def _beside(work: Coroutine[Any, Any, None]) -> None:
     # RuntimeError: no thread could be started.
     except (OSError, RuntimeError) as error:
         console.say(f"not shown any further: {error}", style="yellow")
+
+
+def _clear_memory(environment: Mapping[str, str], *, job_is_over: bool) -> None:
+    """Remove from this host's memory what no process of any job holds any more, and what this job has left when it is over."""
+    path = environment.get("MS_RECOVERY_PATH", "")
+    ended = Path(path).absolute() if job_is_over and path else None
+    memory_tier.clear_up(config.memory_base(environment), ended=ended)
 
 
 def _has_stepped(environment: Mapping[str, str]) -> bool:

@@ -19,6 +19,7 @@ from recovery.launch.cpu_binding_file import read_binding_file as read_bind_file
 
 _HOST = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?", re.ASCII)
 _STREAMS = ("0", "1", "2", "3")
+_BINDING = '\'{"device0": ["0-3"]}\''
 _DIGITS_MAX = 12
 """More digits than any bound has: what is cut off is out of every range anyway."""
 _LOG_NAME_FIELDS = ("ip", "hostname")
@@ -159,25 +160,18 @@ def binding(flag: str, text: str) -> CpuBinding:
     except (ValueError, RecursionError):
         given = None
     if not isinstance(given, dict) or not given:
-        example = '\'{"device0": ["0-3"]}\''
-        raise _refuse(flag, text, "True, False or a JSON object", example)
+        raise _refuse(flag, text, "True, False or a JSON object", _BINDING)
     for place, cpus in given.items():
         if PLACE.fullmatch(place) is None:
-            raise _refuse(
-                flag, place, "an object whose keys are scheduler or device<n>", '\'{"device0": ["0-3"]}\''
-            )
+            raise _refuse(flag, place, "an object whose keys are scheduler or device<n>", _BINDING)
         listed = (
             isinstance(cpus, list)
             and cpus
             and all(isinstance(cpu, str) and NUMBERS.fullmatch(cpu) for cpu in cpus)
         )
         if not listed:
-            raise _refuse(
-                flag,
-                f"{place}: {cpus}",
-                'an object whose values are lists like ["0-3"], ["5"] or ["1,2"]',
-                '\'{"device0": ["0-3"]}\'',
-            )
+            rule = 'an object whose values are lists like ["0-3"], ["5"] or ["1,2"]'
+            raise _refuse(flag, f"{place}: {cpus}", rule, _BINDING)
     return given
 
 

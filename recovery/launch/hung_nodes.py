@@ -1,15 +1,31 @@
-"""Which lost nodes' processes hang. Pure."""
+"""Which lost nodes' processes hang, and which silent nodes' have ended: the scheduler cannot see either from another host.
+
+A scheduler that was started again believes every process alive for a lease; it sees those of its own host itself. With MS_REJOIN=proof a
+lost id may return as soon as its process is proven dead.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
-from recovery.launch.ended_nodes import SilentNode
+from recovery import process_identity
+from recovery.core.ids import NodeId
+from recovery.core.messages import Exited, ProcessIdentity
 
 _GAP_MS = 5_000
 """Two answers that lie further apart do not show that the network was free between them, nor that this host was paused."""
 _SEEN_MS = 3_000
 """A node that was lost by its silence reconnects within a second if its process is well and the network is free."""
+
+
+class SilentNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A node that is not connected, and of which it matters whether its process runs."""
+
+    node_id: NodeId
+    pid: int
+    process: ProcessIdentity
 
 
 class LostNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,3 +78,17 @@ class HungNodes:
         return [
             node for node in answer.nodes if now_ms - self._lost_since_ms[node.node_id, node.pid] >= _SEEN_MS
         ]
+
+
+def reports_of(nodes: Sequence[SilentNode]) -> list[Exited]:
+    """What to tell of those whose processes have ended for certain. Of processes of other hosts nothing is known here."""
+    return [
+        Exited(
+            node_id=node.node_id,
+            pid=node.pid,
+            reason=f"its process (pid {node.pid}) has ended",
+            process=node.process,
+        )
+        for node in nodes
+        if process_identity.has_ended(node.process, node.pid)
+    ]

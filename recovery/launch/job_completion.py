@@ -16,7 +16,6 @@ from recovery.core.scheduler.state import RUN_FINISHED
 from recovery.launch import console
 from recovery.launch.placement import Placed, ProcessKind
 from recovery.transport import inspection_client
-from recovery.transport.access import Access
 
 _RETRY_S = 0.2
 _PATIENCE_MS = 10_000
@@ -84,11 +83,6 @@ class Completion:
                 )
                 return True
             await asyncio.sleep(_RETRY_S)
-
-
-def completion_at(host: str, port: int, access: Access) -> Completion:
-    """Ask the scheduler at this address."""
-    return Completion(lambda: inspection_client.ask(host, port, "/status", access=access))
 
 
 def _left_in_order(status: dict[str, Any], node_id: NodeId) -> bool:

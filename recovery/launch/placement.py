@@ -209,7 +209,7 @@ def _worker(arguments: Arguments, index: int, host: Host, script: Script) -> Pla
         node_id=node_id,
         rank=rank,
         local_index=index,
-        command=_command(arguments, host, script, index),
+        command=(*_bound(arguments, host, f"device{index}", index), *_program(arguments, host, script)),
         variables=variables,
         cpus=_cpus(arguments, host, f"device{index}", index),
         defaults=_ONE_HASH_SEED,
@@ -267,11 +267,6 @@ def taker(arguments: Arguments, host: Host, script: Script, rank: int, holder: N
     unlike = {"MS_NODE_ID": node_id, "MS_REPLACES": holder, "MS_STANDBY": ""}
     variables = {name: value for name, value in {**like.variables, **unlike}.items() if value}
     return msgspec.structs.replace(like, name=f"takeover_{rank}", node_id=node_id, variables=variables)
-
-
-def _command(arguments: Arguments, host: Host, script: Script, index: int) -> tuple[str, ...]:
-    bound = _bound(arguments, host, f"device{index}", index)
-    return (*bound, *_program(arguments, host, script))
 
 
 def _program(arguments: Arguments, host: Host, script: Script) -> tuple[str, ...]:

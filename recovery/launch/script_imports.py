@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from recovery.launch.script_side_effects import acts_before_import
+from recovery.launch.script_side_effects import acts_before_import, parsed
 
 _FILES_MAX = 1_000
 """A script with more files of its own beside it says by then what it imports."""
@@ -89,10 +89,7 @@ def _files_of(root: Path, module: str) -> Iterator[Path]:
 
 def _modules_of(path: Path) -> Iterator[tuple[str, bool, bool]]:
     """Each with whether it is imported when the file is, and whether its name says all: a relative one's does not, nor does `*`."""
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError):
-        return
+    tree = parsed(path)
     run = _run_at_once(tree)
     imports = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
     for node in sorted(imports, key=lambda node: node.lineno):

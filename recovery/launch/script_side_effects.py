@@ -24,6 +24,14 @@ _PRELOADED = ("recovery", *(framework.name for framework in FRAMEWORKS))
 """Imported by a template wherever the script imports them, in a function too."""
 
 
+def parsed(path: Path) -> ast.Module:
+    """A Python file; an empty one where it cannot be read or parsed, as its own start will say."""
+    try:
+        return ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return ast.Module([], [])
+
+
 class _Found(NamedTuple):
     line: int
     changes: str
@@ -43,10 +51,7 @@ def acts_before_import(
         is_beside: whether a module lies beside the script: each process imports that by itself.
         at_once: gives which nodes of a file run when it is imported, by `id`.
     """
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError):
-        return ""
+    tree = parsed(path)
     run = at_once(tree)
     found = sorted(
         (action for node in ast.walk(tree) for action in _of(node, run)), key=lambda action: action.line

@@ -10,7 +10,7 @@ import msgspec
 
 from recovery import process_identity
 from recovery.core.ids import NodeId
-from recovery.launch.ended_nodes import SilentNode, reports_of
+from recovery.launch.hung_nodes import SilentNode, reports_of
 
 
 def test_only_processes_of_this_host_that_have_ended_are_reported() -> None:
