@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import shutil
@@ -13,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 
 import msgspec
+import psutil
 
 from recovery import clock, config
 from recovery.checkpoint import memory_tier
@@ -72,23 +74,25 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     """What to do; empty when all is well."""
 
 
+def _check(name: str, found: str, next_step: str = "") -> Check:
+    """What there is something to do about is not as it should be."""
+    return Check(name=name, ok=not next_step, found=found, next_step=next_step)
+
+
 def examine(environ: Mapping[str, str]) -> Iterator[Check]:
     """Look at everything that a process with this environment would need."""
     try:
         settings = config.load(environ)
     except RecoveryError as error:
-        yield Check(
-            name="variables",
-            ok=False,
-            found=str(error),
-            next_step="Fix that first; the rest follows from it.",
-        )
-        yield from _frameworks()
-        yield from _ascend(environ)
-        return
-    yield Check(
-        name="variables", ok=True, found=f"{settings.role.value}, {settings.rules.worker_count} workers"
-    )
+        yield _check("variables", str(error), "Fix that first; the rest follows from it.")
+    else:
+        yield _check("variables", f"{settings.role.value}, {settings.rules.worker_count} workers")
+        yield from _of_settings(settings)
+    yield _frameworks()
+    yield from _ascend(environ)
+
+
+def _of_settings(settings: Settings) -> Iterator[Check]:
     yield _port(settings)
     yield _token(settings)
     yield from _secure_channel(settings)
@@ -98,56 +102,42 @@ def examine(environ: Mapping[str, str]) -> Iterator[Check]:
         yield _memory(settings.memory, settings.recovery_path)
     if settings.checkpoint_store:
         yield _checkpoint_store(settings.checkpoint_store)
-    yield from _frameworks()
-    yield from _ascend(environ)
 
 
 def _port(settings: Settings) -> Check:
     """A worker must reach the scheduler; the scheduler must be able to listen."""
-    host, port, name = settings.sched_host, settings.sched_port, "port"
+    host, port = settings.sched_host, settings.sched_port
     place = f"{host}:{port}"
     if settings.role is SettingsRole.SCHEDULER:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
-            with socket.create_server(
-                (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
-            ):
-                return Check(name=name, ok=True, found=f"{place} is free")
+            socket.create_server((host, port), family=family).close()
         except OSError as error:
             found = f"{place} cannot be listened on: {error.strerror or error}"
-            return Check(
-                name=name,
-                ok=False,
-                found=found,
-                next_step="End what listens there, or set MS_SCHED_PORT to a free one.",
-            )
+            return _check("port", found, "End what listens there, or set MS_SCHED_PORT to a free one.")
+        return _check("port", f"{place} is free")
     try:
         socket.create_connection((host, port), timeout=_DIAL_S).close()
     except OSError as error:
         found = f"{place} does not answer: {error.strerror or error}"
         step = "Start the scheduler (workers may wait for it), or open the port in the firewall."
-        return Check(name=name, ok=False, found=found, next_step=step)
-    return Check(name=name, ok=True, found=f"{place} answers")
+        return _check("port", found, step)
+    return _check("port", f"{place} answers")
 
 
 def _token(settings: Settings) -> Check:
     """What this process would prove to know. Without a token nobody proves anything."""
     name, given, path = "job token", settings.job_token, settings.recovery_path
     if given is not None:
-        off = given.reveal() == OFF
-        return Check(name=name, ok=True, found="off: the network is trusted" if off else "of MS_JOB_TOKEN")
+        return _check(name, "off: the network is trusted" if given.reveal() == OFF else "of MS_JOB_TOKEN")
     if path is None:
-        return Check(
-            name=name, ok=True, found="none, since there is no recovery path: the network is trusted"
-        )
+        return _check(name, "none, since there is no recovery path: the network is trusted")
     try:
         found = job_token_file.stored(path)
     except RecoveryPathError as error:
-        step = "Fix that; no process of the job would start with it."
-        return Check(name=name, ok=False, found=str(error), next_step=step)
+        return _check(name, str(error), "Fix that; no process of the job would start with it.")
     file = path / job_token_file.NAME
-    return Check(
-        name=name, ok=True, found=f"in {file}" if found else f"none yet: the first process makes {file}"
-    )
+    return _check(name, f"in {file}" if found else f"none yet: the first process makes {file}")
 
 
 def _secure_channel(settings: Settings) -> Iterator[Check]:
@@ -159,22 +149,19 @@ def _secure_channel(settings: Settings) -> Iterator[Check]:
         except ValueError:
             loopback = settings.sched_host == "localhost"
         if not loopback:
-            found = f"off: connections to {settings.sched_host} are plain text"
-            yield Check(name=name, ok=True, found=found)
+            yield _check(name, f"off: connections to {settings.sched_host} are plain text")
         return
     side = Side.SERVER if settings.role is SettingsRole.SCHEDULER else Side.CLIENT
     try:
         channel = channel_of(settings.secure_channel, side)
     except RecoveryError as error:
-        yield Check(
-            name=name, ok=False, found=str(error), next_step="Fix that; no process would start with it."
-        )
+        yield _check(name, str(error), "Fix that; no process would start with it.")
         return
     assert channel is not None, "it is on"
-    yield Check(name=name, ok=True, found=f"{channel.material!r}")
+    yield _check(name, f"{channel.material!r}")
     # A note of what has changed is none here: nothing was loaded before.
     for note in channel.reload(clock.utc_now()):
-        yield Check(name="certificates", ok=False, found=note.text, next_step="Renew it in time.")
+        yield _check("certificates", note.text, "Renew it in time.")
 
 
 # --- the recovery path -----------------------------------------------------------------------------------------------------
@@ -184,23 +171,18 @@ def _path(path: Path, host: str) -> Iterator[Check]:
     there = next(parent for parent in (path, *path.parents) if parent.exists())
     writable = os.access(there, os.W_OK | os.X_OK) and there.is_dir()
     step = "" if writable else "Give this user the right to write there, or choose another MS_RECOVERY_PATH."
-    found = f"{there} {'can' if writable else 'cannot'} be written" + (
-        "" if there == path else f" ({path} will be made)"
-    )
-    yield Check(name="recovery path", ok=writable, found=found, next_step=step)
+    made = "" if there == path else f" ({path} will be made)"
+    yield _check("recovery path", f"{there} {'can' if writable else 'cannot'} be written{made}", step)
     kind = _file_system(there)
-    shared = kind in _SHARED
-    step = (
-        "The scheduler's store needs a local disk: choose another MS_RECOVERY_PATH for it." if shared else ""
-    )
-    yield Check(name="file system", ok=not shared, found=f"{kind or 'unknown'} at {there}", next_step=step)
+    step = "The scheduler's store needs a local disk: choose another MS_RECOVERY_PATH for it."
+    yield _check("file system", f"{kind or 'unknown'} at {there}", step if kind in _SHARED else "")
     if writable:
         yield _file_clock(there)
     yield _disk(path, there)
     yield from _lost_store(path, host)
     owner = owner_of(scheduler_path(path))
     if owner is not None:
-        yield Check(name="scheduler", ok=True, found=f"pid {owner.pid} has the store open on this host")
+        yield _check("scheduler", f"pid {owner.pid} has the store open on this host")
 
 
 def _lost_store(path: Path, host: str) -> Iterator[Check]:
@@ -213,34 +195,27 @@ def _lost_store(path: Path, host: str) -> Iterator[Check]:
     try:
         lost = lost_in(path)
     except RecoveryError as error:
-        yield Check(name="store", ok=False, found=str(error), next_step="Fix that before the job is started.")
+        yield _check("store", str(error), "Fix that before the job is started.")
         return
     scheduler = scheduler_elsewhere(lost) if lost is not None else None
     if scheduler is not None and not is_local(host):
-        found = f"of workers only; the scheduler of their job is on another host, at {scheduler}"
-        yield Check(name="store", ok=True, found=found)
-    elif lost is not None:
-        step = f"Rebuild it: `recovery rebuild {path}`, or MS_REBUILD_STORE=1 in the scheduler."
-        yield Check(
-            name="store",
-            ok=False,
-            found=f"the scheduler's store is lost, its job is not: {lost.description}",
-            next_step=step,
+        yield _check(
+            "store", f"of workers only; the scheduler of their job is on another host, at {scheduler}"
         )
+    elif lost is not None:
+        found = f"the scheduler's store is lost, its job is not: {lost.description}"
+        step = f"Rebuild it: `recovery rebuild {path}`, or MS_REBUILD_STORE=1 in the scheduler."
+        yield _check("store", found, step)
 
 
 def _file_system(path: Path) -> str:
-    """The kind of the mount that a path is on, by /proc/mounts; the last one of the longest prefix counts."""
-    best, kind = "", ""
+    """The kind of the mount that a path is on; the last one of the longest prefix counts."""
     try:
-        mounts = Path("/proc/mounts").read_text(encoding="utf-8").splitlines()
+        mounts = psutil.disk_partitions(all=True)
     except OSError:
         return ""
-    for line in mounts:
-        _, place, its_kind, *_ = line.split(" ")
-        if path.resolve().is_relative_to(place) and len(place) >= len(best):
-            best, kind = place, its_kind
-    return kind
+    over = [mount for mount in mounts if path.resolve().is_relative_to(mount.mountpoint)]
+    return max(reversed(over), key=lambda mount: len(mount.mountpoint)).fstype if over else ""
 
 
 def _file_clock(place: Path) -> Check:
@@ -248,30 +223,20 @@ def _file_clock(place: Path) -> Check:
     with tempfile.NamedTemporaryFile(dir=place, prefix=".recovery-doctor-") as file:
         there_ms = os.fstat(file.fileno()).st_mtime_ns // 1_000_000
     apart_s = abs(there_ms - clock.wall_ms()) / 1000
-    ok = apart_s < _CLOCK_S
-    step = "" if ok else "Set both clocks by NTP. Decisions do not depend on it, times in reports do."
-    return Check(
-        name="clock", ok=ok, found=f"this host and the file system are {apart_s:.1f} s apart", next_step=step
-    )
+    step = "Set both clocks by NTP. Decisions do not depend on it, times in reports do."
+    found = f"this host and the file system are {apart_s:.1f} s apart"
+    return _check("clock", found, step if apart_s >= _CLOCK_S else "")
 
 
 def _disk(path: Path, there: Path) -> Check:
     """Space for the checkpoints that are kept, by the size of what this job has saved."""
     free = shutil.disk_usage(there).free
-    needed = 0
-    try:
-        saved = stored_state.read_stored(path).checkpoints
-    except RecoveryError:
-        saved = ()
-    if saved:
-        newest = max(checkpoint.step for checkpoint in saved)
-        needed = sum(checkpoint.file_bytes for checkpoint in saved if checkpoint.step == newest) * _KEPT
-    ok = free > max(needed, 1 << 28)
+    needed = sum(_newest_sizes(path)) * _KEPT
     found = f"{free / 1e9:,.1f} GB free"
     if needed:
         found += f"; {_KEPT} checkpoints of all ranks take {needed / 1e9:,.3f} GB"
-    step = "" if ok else "Free space, save elsewhere, or lower keep_checkpoint_max."
-    return Check(name="disk", ok=ok, found=found, next_step=step)
+    step = "Free space, save elsewhere, or lower keep_checkpoint_max."
+    return _check("disk", found, step if free <= max(needed, 1 << 28) else "")
 
 
 def _memory(memory: MemorySettings, recovery_path: Path | None) -> Check:
@@ -280,27 +245,24 @@ def _memory(memory: MemorySettings, recovery_path: Path | None) -> Check:
     kind = _file_system(memory.base) if memory.base.is_dir() else "no directory"
     if kind not in ("tmpfs", "ramfs"):
         step = "Mount a tmpfs there, or set MS_MEMORY_CHECKPOINT_PATH to one."
-        return Check(name=name, ok=False, found=f"{memory.base} is {kind}, not in memory", next_step=step)
+        return _check(name, f"{memory.base} is {kind}, not in memory", step)
     limit = memory.bytes_max or free // _MEMORY_SHARE
-    needed = _newest_bytes(recovery_path) * _IN_MEMORY
-    ok = limit >= max(needed, 1)
+    needed = max(_newest_sizes(recovery_path), default=0) * _IN_MEMORY
     found = f"{free / 1e9:,.1f} GB free in {memory.base}, of which ranks take {limit / 1e9:,.3f} GB"
     if needed:
         found += f"; {_IN_MEMORY} checkpoints of one rank take {needed / 1e9:,.3f} GB"
-    step = (
-        "" if ok else "Raise MS_MEMORY_CHECKPOINT_BYTES, enlarge the tmpfs, or leave checkpoints to the disk."
-    )
-    return Check(name=name, ok=ok, found=found, next_step=step)
+    step = "Raise MS_MEMORY_CHECKPOINT_BYTES, enlarge the tmpfs, or leave checkpoints to the disk."
+    return _check(name, found, step if limit < max(needed, 1) else "")
 
 
-def _newest_bytes(recovery_path: Path | None) -> int:
-    """What the largest contribution of the newest saved step takes; 0: nothing was saved, or nobody can say."""
+def _newest_sizes(recovery_path: Path | None) -> list[int]:
+    """What each rank's part of the newest saved step takes; none: nothing was saved, or nobody can say."""
     try:
         saved = () if recovery_path is None else stored_state.read_stored(recovery_path).checkpoints
     except RecoveryError:
-        return 0
+        return []
     newest = max((checkpoint.step for checkpoint in saved), default=0)
-    return max((checkpoint.file_bytes for checkpoint in saved if checkpoint.step == newest), default=0)
+    return [checkpoint.file_bytes for checkpoint in saved if checkpoint.step == newest]
 
 
 def _checkpoint_store(url: str) -> Check:
@@ -310,33 +272,28 @@ def _checkpoint_store(url: str) -> Check:
         creates_once = opened(url).creates_once()
     except RecoveryError as error:
         step = "Check the URL, the driver's credentials and endpoint, and that `recovery-engine[objects]` is installed."
-        return Check(name=name, ok=False, found=error.fact, next_step=step)
-    if not creates_once:
-        found = f"{url} lets an object be written over that was to be created once"
-        step = "Use a storage that knows conditional writes (If-None-Match: *); without them no step is safe there."
-        return Check(name=name, ok=False, found=found, next_step=step)
-    return Check(name=name, ok=True, found=f"{url} can be written, and creates an object only once")
+        return _check(name, error.fact, step)
+    if creates_once:
+        return _check(name, f"{url} can be written, and creates an object only once")
+    step = (
+        "Use a storage that knows conditional writes (If-None-Match: *); without them no step is safe there."
+    )
+    return _check(name, f"{url} lets an object be written over that was to be created once", step)
 
 
 # --- frameworks and devices -------------------------------------------------------------------------------------------------
 
 
-def _frameworks() -> Iterator[Check]:
+def _frameworks() -> Check:
     found = []
     names = [framework.name for framework in FRAMEWORKS]
     for name in names:
-        try:
+        with contextlib.suppress(metadata.PackageNotFoundError):
             found.append(f"{name} {metadata.version(name)}")
-        except metadata.PackageNotFoundError:
-            continue
+    if found:
+        return _check("frameworks", ", ".join(found))
     ways = ", or ".join(f"recovery-engine[{name}]" for name in names)
-    step = "" if found else f"Install one: pip install {ways}."
-    yield Check(
-        name="frameworks",
-        ok=bool(found),
-        found=", ".join(found) or f"none of {', '.join(names)}",
-        next_step=step,
-    )
+    return _check("frameworks", f"none of {', '.join(names)}", f"Install one: pip install {ways}.")
 
 
 def _ascend(environ: Mapping[str, str]) -> Iterator[Check]:
@@ -369,7 +326,4 @@ def _ascend(environ: Mapping[str, str]) -> Iterator[Check]:
             said = (done.stdout + done.stderr).strip() or f"exit code {done.returncode}"
         except (OSError, subprocess.TimeoutExpired) as error:
             said = str(error)
-        ok = is_good(said)
-        yield Check(
-            name=f"device {device} {name}", ok=ok, found=said.splitlines()[0], next_step="" if ok else step
-        )
+        yield _check(f"device {device} {name}", said.splitlines()[0], "" if is_good(said) else step)
