@@ -80,7 +80,7 @@ def is_typed(context: typer.Context, name: str) -> bool:
 
 def _parameters() -> Iterator[Parameter]:
     """The command's parameters, as Typer reads them from a function."""
-    yield Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    yield parameter("context", typer.Context, default=Parameter.empty)
     for field in msgspec.structs.fields(Arguments):
         for flag in getattr(field.type, "__metadata__", ()):
             names = [f"--{name}" for name in (field.name, *flag.aliases)]
@@ -88,14 +88,15 @@ def _parameters() -> Iterator[Parameter]:
                 *names, parser=_reader(field.name, flag.read), metavar="VALUE", help=flag.help
             )
             default = None if field.default is msgspec.NODEFAULT else field.default
-            yield _parameter(field.name, Annotated[str | None, option], default)
+            yield parameter(field.name, Annotated[str | None, option], default)
     for name, instead in _SECRETS.items():
         option = typer.Option(f"--{name}", parser=_refuser(name, instead), hidden=True)
-        yield _parameter(name, Annotated[str | None, option], None)
-    yield _parameter("task", _Task, None)
+        yield parameter(name, Annotated[str | None, option])
+    yield parameter("task", _Task)
 
 
-def _parameter(name: str, annotation: object, default: object) -> Parameter:
+def parameter(name: str, annotation: object, default: object = None) -> Parameter:
+    """As Typer reads it."""
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 

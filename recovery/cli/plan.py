@@ -42,13 +42,11 @@ def _show(state: Stored, found: Plan) -> None:
         "fail": "end the job: NO_COMMON_CHECKPOINT",
     }
     console.print(Text.assemble(("a restart now would ", ""), (actions[found.action], "bold")))
-    console.print(Text(f"why: {found.reason}"))
+    console.print(f"why: {found.reason}")
     for guess in found.guesses:
-        console.print(Text(f"not known: {guess}", style="yellow"))
+        console.print(f"not known: {guess}", style="yellow")
     if found.steps_lost:
-        console.print(
-            Text(f"steps to do again: {found.steps_lost} (the newest was {stored_newest_step(state)})")
-        )
+        console.print(f"steps to do again: {found.steps_lost} (the newest was {stored_newest_step(state)})")
     for file in found.files:
         result = (
             Text("verified", style="green")
@@ -60,14 +58,12 @@ def _show(state: Stored, found: Plan) -> None:
             soft_wrap=True,
         )
     for file in found.stepped_back:
-        console.print(Text(f"  not usable: rank {file.rank}: {file.why_not}", style="red"), soft_wrap=True)
+        console.print(f"  not usable: rank {file.rank}: {file.why_not}", style="red", soft_wrap=True)
     for standby in found.standbys:
         rank = standby["takes_rank"]
         does = "stands by" if rank is None else f"is asked first to take rank {rank}"
-        console.print(Text(f"  {standby['node_id']} {does}"))
+        console.print(f"  {standby['node_id']} {does}")
     for refused in found.refused:
         taken = refused["rank_taken_by"]
         else_why = f", and nobody waits for it: {taken} has its rank" if taken else ""
-        console.print(
-            Text(f"  {refused['node_id']} is refused for {refused['rejoin_left_s']:g} s more{else_why}")
-        )
+        console.print(f"  {refused['node_id']} is refused for {refused['rejoin_left_s']:g} s more{else_why}")

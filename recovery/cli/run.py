@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from recovery.cli import torchrun_line
-from recovery.cli.msrun import is_typed, launch_and_sum_up
+from recovery.cli.msrun import is_typed, launch_and_sum_up, parameter
 from recovery.launch.arguments import Arguments
 from recovery.transport.local_address import free_port
 
@@ -63,31 +63,23 @@ def run(context: typer.Context, **_: Any) -> None:
 
 def _parameters() -> Iterator[Parameter]:
     """The command's parameters, as Typer reads them from a function."""
-    yield Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)
-    yield _flag("standalone", "--standalone", help="one host: a free port of the loopback address")
-    yield _flag("module", "-m", "--module", help="the task is a module")
+    yield parameter("context", typer.Context, default=Parameter.empty)
+    alone = typer.Option("--standalone", help="one host: a free port of the loopback address")
+    yield parameter("standalone", Annotated[bool, alone], default=False)
+    module = typer.Option("-m", "--module", help="the task is a module")
+    yield parameter("module", Annotated[bool, module], default=False)
     for name, text in _HELP.items():
-        yield _option(name, typer.Option(*_names(name), metavar="VALUE", help=text))
+        option = typer.Option(*_names(name), metavar="VALUE", help=text)
+        yield parameter(name, Annotated[str | None, option])
     for name in {**torchrun_line.WITHOUT_EFFECT, **torchrun_line.REFUSED}:
         if name not in _HELP:
-            yield _option(name, typer.Option(*_names(name), hidden=True))
+            yield parameter(name, Annotated[str | None, typer.Option(*_names(name), hidden=True)])
     task = typer.Argument(metavar="script [arguments]", help="what every process runs", parser=str)
-    yield Parameter(
-        "task", Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[list[str] | None, task]
-    )
+    yield parameter("task", Annotated[list[str] | None, task])
 
 
 def _names(name: str) -> tuple[str, ...]:
     return (f"--{name}", *([_SHORT[name]] if name in _SHORT else []))
-
-
-def _option(name: str, option: Any) -> Parameter:
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option])
-
-
-def _flag(name: str, *names: str, help: str) -> Parameter:  # noqa: A002 - Typer's word
-    option = typer.Option(*names, help=help)
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, option])
 
 
 run.__signature__ = Signature([*_parameters()])  # type: ignore[attr-defined]  # read by inspect, unknown to mypy

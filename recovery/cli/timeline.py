@@ -16,35 +16,25 @@ from recovery.report.timeline_page import page
 
 _SHOWN = 40
 """Recoveries that a person is shown at once."""
+
+
+def _seconds(part: str, meaning: str) -> tables.Column:
+    return tables.Column(f"{part}_s", meaning, lambda recovery: getattr(recovery, f"{part}_ms") / 1000)
+
+
 _RECOVERIES = tables.View(
     "recoveries",
     "What each failure cost, in seconds.",
     (
         tables.Column("generation", "that ended", lambda recovery: recovery.generation),
-        tables.Column(
-            "unknown_s",
-            "from the last that all ranks were heard to the notice",
-            lambda recovery: recovery.unknown_ms / 1000,
-        ),
-        tables.Column(
-            "notice_s", "from the closed connection to the loss", lambda recovery: recovery.notice_ms / 1000
-        ),
-        tables.Column(
-            "window_s", "until the last missing node was let in", lambda recovery: recovery.window_ms / 1000
-        ),
-        tables.Column("start_s", "until the plan", lambda recovery: recovery.start_ms / 1000),
-        tables.Column(
-            "rendezvous_s", "until rank 0 listened", lambda recovery: recovery.rendezvous_ms / 1000
-        ),
-        tables.Column(
-            "load_s",
-            "until the last rank had formed the world and loaded",
-            lambda recovery: recovery.load_ms / 1000,
-        ),
-        tables.Column(
-            "first_step_s", "until the last rank's first step", lambda recovery: recovery.first_step_ms / 1000
-        ),
-        tables.Column("total_s", "in all", lambda recovery: recovery.total_ms / 1000),
+        _seconds("unknown", "from the last that all ranks were heard to the notice"),
+        _seconds("notice", "from the closed connection to the loss"),
+        _seconds("window", "until the last missing node was let in"),
+        _seconds("start", "until the plan"),
+        _seconds("rendezvous", "until rank 0 listened"),
+        _seconds("load", "until the last rank had formed the world and loaded"),
+        _seconds("first_step", "until the last rank's first step"),
+        _seconds("total", "in all"),
         tables.Column("lost_steps", "done again", lambda recovery: recovery.lost_steps_text),
         tables.Column("because", "the first failure", lambda recovery: recovery.because_text),
     ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Union
 
@@ -19,7 +18,7 @@ from recovery.core.tiers import tier_of
 from recovery.errors import CheckpointError, RecoveryError
 from recovery.report.stored import Stored
 from recovery.store.lock import OwnerState, held_locks, owner_state
-from recovery.store.paths import scheduler_path
+from recovery.store.paths import scheduler_path, worker_path
 from recovery.store.reader import check_scheduler, check_worker, read_worker, stored_workers
 from recovery.transport.local_address import is_local
 
@@ -43,18 +42,23 @@ def databases(path: Path) -> Iterator[Finding]:
     Raises:
         RecoveryPathError: there is no scheduler's store at all.
     """
-    checks = [(path / "scheduler.db", partial(check_scheduler, path))]
-    checks += [
-        (path / "workers" / f"{node_id}.db", partial(check_worker, path, node_id))
-        for node_id in stored_workers(path)
-    ]
-    for file, check in checks:
+    try:
+        check_scheduler(path)
+    except RecoveryError as error:
+        file = scheduler_path(path)
+        if not file.exists():
+            raise
+        yield Finding(path=str(file), what=str(error))
+    yield from workers_databases(path)
+
+
+def workers_databases(path: Path) -> Iterator[Finding]:
+    """The same of the workers' own stores alone."""
+    for node_id in stored_workers(path):
         try:
-            check()
+            check_worker(path, node_id)
         except RecoveryError as error:
-            if not file.exists() and file.name == "scheduler.db":
-                raise
-            yield Finding(path=str(file), what=str(error))
+            yield Finding(path=str(worker_path(path, node_id)), what=str(error))
 
 
 def checkpoints(stored: Stored) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ is gone holds nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -108,15 +108,10 @@ def plan(stored: Stored, *, allow_restart_from_zero: bool = False) -> Plan:
                 return _plan(stored, "fail", reason, stepped_back=stepped_back)
             case rollback.ToCheckpoint():
                 files = [
-                    _checked(stored, Rank(rank), names.get(Rank(rank), ""), held, unseen=Rank(rank) in unseen)
-                    if coordinator.file_of(Rank(rank), target.step) is not None
-                    else _copy(
-                        Rank(rank),
-                        names.get(Rank(rank), ""),
-                        held,
-                        tuple(coordinator.copies.holders(Rank(rank), target.step)),
-                    )
-                    for rank, held in enumerate(target.files)
+                    _checked(stored, rank, names.get(rank, ""), held, unseen=rank in unseen)
+                    if coordinator.file_of(rank, target.step) is not None
+                    else _copy(rank, names.get(rank, ""), held, coordinator.copies.holders(rank, target.step))
+                    for rank, held in ((Rank(rank), held) for rank, held in enumerate(target.files))
                 ]
                 bad = [
                     file
@@ -172,16 +167,23 @@ def _index(stored: Stored) -> tuple[CheckpointIndex, set[Rank]]:
     return coordinator, unseen
 
 
-def _copy(rank: Rank, node_id: str, held: HeldCheckpoint, holders: tuple[str, ...]) -> RankFile:
-    why_not = f"its own node does not have it; {', '.join(holders)} verified a copy when it was made"
+def _copy(rank: Rank, node_id: str, held: HeldCheckpoint, holders: Iterable[str]) -> RankFile:
+    holding = tuple(holders)
+    why_not = f"its own node does not have it; {', '.join(holding)} verified a copy when it was made"
+    return _file(rank, node_id, held, why_not, copy_of=holding)
+
+
+def _file(
+    rank: Rank, node_id: str, held: HeldCheckpoint, why_not: str, copy_of: tuple[str, ...] = ()
+) -> RankFile:
     return RankFile(
         rank=int(rank),
         node_id=node_id,
         path=held.path,
-        verified=False,
+        verified=not why_not,
         why_not=why_not,
         tier=tier_of(held.path).value,
-        copy_of=holders,
+        copy_of=copy_of,
     )
 
 
@@ -252,14 +254,7 @@ def _checked(stored: Stored, rank: Rank, node_id: str, held: HeldCheckpoint, *, 
             )
         except CheckpointError as error:
             why_not = str(error)
-    return RankFile(
-        rank=int(rank),
-        node_id=node_id,
-        path=held.path,
-        verified=not why_not,
-        why_not=why_not,
-        tier=tier_of(held.path).value,
-    )
+    return _file(rank, node_id, held, why_not)
 
 
 def _plan(

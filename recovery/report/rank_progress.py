@@ -6,7 +6,6 @@ heartbeats are no writes. While no scheduler runs they say how it was.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -15,7 +14,7 @@ from recovery import process_identity
 from recovery.clock import instant
 from recovery.core.records import NodeRecord, NodeState
 from recovery.report.stored import Notes, Stored, notes
-from recovery.report.tables import NODES, RANKS
+from recovery.report.tables import NODES
 from recovery.store.lock import OwnerState, held_locks, owner_state
 from recovery.store.paths import scheduler_path, worker_path
 from recovery.store.reader import WorkerNotes
@@ -163,16 +162,6 @@ def stored_newest_step(stored: Stored) -> int:
     return newest_step(stored, progress_of_ranks(stored, RunningProcesses(stored), notes_of_now(stored)))
 
 
-def by_state(ranks: tuple[RankProgress, ...]) -> dict[str, int]:
-    """How many are in each state."""
-    return dict(Counter(rank.state for rank in ranks))
-
-
-def rank_rows(ranks: tuple[RankProgress, ...]) -> list[dict[str, Any]]:
-    """As rows of `RANKS`."""
-    return RANKS.rows(ranks)
-
-
 def _known_steps(stored: Stored, node: NodeRecord, own: WorkerNotes) -> list[_KnownStep]:
     """Every step of the current generation that it is known to have done; what it did in an earlier one was rolled back."""
     current = stored.current
@@ -182,18 +171,12 @@ def _known_steps(stored: Stored, node: NodeRecord, own: WorkerNotes) -> list[_Kn
     found = [_KnownStep(current.step, "plan")]
     if node.generation == current.generation:
         found.append(_KnownStep(node.step, "scheduler"))
-    progress = [own.step.record] if own.step is not None else []
-    found += [
-        _KnownStep(record.step, "own notes")
-        for record in progress
-        if (record.run, record.generation) == of_it
-    ]
-    trained = [piece.record for piece in own.activity]
-    found += [
-        _KnownStep(record.step, "own notes") for record in trained if (record.run, record.generation) == of_it
-    ]
+    noted = [note.record for note in (own.step, *own.activity) if note is not None]
     saves = [save.record for save in own.checkpoints]
     saves += [record for record in stored.checkpoints if record.rank == node.rank]
+    found += [
+        _KnownStep(record.step, "own notes") for record in noted if (record.run, record.generation) == of_it
+    ]
     found += [
         _KnownStep(record.step, "checkpoint") for record in saves if (record.run, record.generation) == of_it
     ]

@@ -15,16 +15,14 @@ from recovery.core.records import CheckpointState, NodeState
 from recovery.report.rank_progress import (
     STARTING_AGAIN,
     RunningProcesses,
-    by_state,
     newest_step,
     notes_of_now,
     progress_of_ranks,
-    rank_rows,
     starting_again,
 )
-from recovery.report.stored import SlotState, Stored, newest_events, slot_state
+from recovery.report.stored import SlotState, Stored, slot_state
 from recovery.report.tables import EVENTS, NODES, RANKS, STEPS
-from recovery.store.reader import StoredEvent, read_failed_work
+from recovery.store.reader import StoredEvent, read_events, read_failed_work
 
 _AWAY = (NodeState.LOST.value, NodeState.SUSPECT.value)
 LAST_EVENTS = 8
@@ -52,7 +50,7 @@ def status(stored: Stored) -> dict[str, Any]:
         "generation": job.generation,
         "generation_began_at_step": generation.step if generation is not None else None,
         "world_size": job.worker_count,
-        "workers_by_state": by_state(ranks),
+        "workers_by_state": dict(Counter(rank.state for rank in ranks)),
         "standbys": processes.rows(stored.standbys),
         "warming_up": [
             str(node.node_id) for node in (*stored.workers, *stored.standbys) if processes.is_warming_up(node)
@@ -64,8 +62,8 @@ def status(stored: Stored) -> dict[str, Any]:
         "lost": processes.rows(
             tuple(node for node in stored.lost if stored.slot_state(node) is SlotState.RANK)
         ),
-        "last_events": EVENTS.rows(newest_events(stored.path, LAST_EVENTS)),
-        "ranks": rank_rows(ranks),
+        "last_events": EVENTS.rows(read_events(stored.path, limit=LAST_EVENTS, newest=True)),
+        "ranks": RANKS.rows(ranks),
         "unreadable": list(noted.unreadable),
         # What only a running scheduler is told.
         **dict.fromkeys(("epoch", "total_steps", "loss", "waits_s")),

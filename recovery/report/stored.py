@@ -180,7 +180,13 @@ def check_is_here(path: Path) -> None:
     """
     part = workers_part(path)
     if part is not None:
-        raise _workers_only(*part)
+        lost, scheduler = part
+        raise RecoveryPathError(
+            path=str(lost.path),
+            reason=f"holds workers' stores only ({', '.join(sorted(lost.pasts))}): the job's scheduler, and with it its store, is on "
+            f"another host, at {scheduler}",
+            next_step=f"Run this on that host, or ask the scheduler: `recovery status --connect {scheduler}`.",
+        )
 
 
 def workers_part(path: Path) -> tuple[Traces, SchedulerAddress] | None:
@@ -200,20 +206,6 @@ def workers_part(path: Path) -> tuple[Traces, SchedulerAddress] | None:
     if elsewhere is None:
         raise StoreLostError(path=str(path), found=lost.description)
     return lost, elsewhere
-
-
-def _workers_only(lost: Traces, scheduler: SchedulerAddress) -> RecoveryPathError:
-    return RecoveryPathError(
-        path=str(lost.path),
-        reason=f"holds workers' stores only ({', '.join(sorted(lost.pasts))}): the job's scheduler, and with it its store, is on "
-        f"another host, at {scheduler}",
-        next_step=f"Run this on that host, or ask the scheduler: `recovery status --connect {scheduler}`.",
-    )
-
-
-def newest_events(path: Path, count: int) -> tuple[StoredEvent, ...]:
-    """The last so many events. Errors as of `read`."""
-    return read_events(path, limit=count, newest=True)
 
 
 def event_log(path: Path) -> tuple[StoredEvent, ...]:

@@ -26,6 +26,18 @@ COLOURS = {
 """Colour and meaning of what a node does."""
 Mark = TypeVar("Mark", bound=tuple[int, ...])
 _TICKS = 8
+_FIGURES = (
+    "unknown",
+    "notice",
+    "window",
+    "start",
+    "rendezvous",
+    "load",
+    "first step",
+    "in all",
+    "steps lost",
+)
+"""Of a recovery, in the order of its row."""
 _LABEL = 190
 """Width of a generation's label."""
 _STYLE = """
@@ -182,27 +194,7 @@ def _marks(timeline: Timeline, x: Scale, bottom: int) -> Iterator[str]:
 def _recoveries(timeline: Timeline) -> str:
     if not timeline.recoveries:
         return "<h2>Recoveries</h2><p>Nothing failed.</p>"
-    head = "".join(
-        f"<th{kind}>{name}</th>"
-        for name, kind in (
-            ("at", ""),
-            ("why", ""),
-            *(
-                (name, ' class="n"')
-                for name in (
-                    "unknown",
-                    "notice",
-                    "window",
-                    "start",
-                    "rendezvous",
-                    "load",
-                    "first step",
-                    "in all",
-                    "steps lost",
-                )
-            ),
-        )
-    )
+    head = "<th>at</th><th>why</th>" + "".join(f'<th class="n">{name}</th>' for name in _FIGURES)
     return f"<h2>Recoveries</h2><table><tr>{head}</tr>{''.join(_recovery_row(timeline, recovery) for recovery in timeline.recoveries)}</table>"
 
 

@@ -6,12 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from recovery.core.records import JobRecord, JobState
-from recovery.errors import RecoveryError
 from recovery.report import audit
 from recovery.report.audit import Finding
 from recovery.report.stored import Stored, workers_part
 from recovery.store.paths import scheduler_path
-from recovery.store.reader import check_worker, stored_workers
 
 
 def read_workers_only(path: Path) -> tuple[Stored, str] | None:
@@ -60,9 +58,5 @@ def read_workers_only(path: Path) -> tuple[Stored, str] | None:
 
 def findings(stored: Stored) -> Iterator[Finding]:
     """Check the workers' stores whole, and what their own manifests describe. What the scheduler knows is not asked."""
-    for node_id in stored_workers(stored.path):
-        try:
-            check_worker(stored.path, node_id)
-        except RecoveryError as error:
-            yield Finding(path=str(stored.path / "workers" / f"{node_id}.db"), what=str(error))
+    yield from audit.workers_databases(stored.path)
     yield from audit.checkpoints(stored)
