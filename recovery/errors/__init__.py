@@ -30,68 +30,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from recovery.errors.base import (
-    Cause,
-    GenerationInterrupted,
-    InvariantError,
-    RecoveryError,
-    Row,
-)
-from recovery.errors.cluster import (
-    JobFailedError,
-    LaunchFailedError,
-    ProcessError,
-    ProtocolError,
-    RegistrationError,
-)
-from recovery.errors.settings import SettingError, UsageError
-from recovery.errors.storage import (
-    CheckpointDigestError,
-    CheckpointError,
-    CheckpointManifestError,
-    CheckpointStateError,
-    CheckpointWriteError,
-    RecoveryPathError,
-    StoreError,
-    StoreFullError,
-    StoreLockedError,
-    StoreLostError,
-    StoreVersionError,
-)
-from recovery.errors.tls import CertificateError, ChannelFileError, ChannelSettingError, SecureChannelError
-
-__all__ = (
-    "ROWS",
-    "Cause",
-    "CertificateError",
-    "ChannelFileError",
-    "ChannelSettingError",
-    "CheckpointDigestError",
-    "CheckpointError",
-    "CheckpointManifestError",
-    "CheckpointStateError",
-    "CheckpointWriteError",
-    "GenerationInterrupted",
-    "InvariantError",
-    "JobFailedError",
-    "LaunchFailedError",
-    "ProcessError",
-    "ProtocolError",
-    "RecoveryError",
-    "RecoveryPathError",
-    "RegistrationError",
-    "Row",
-    "SecureChannelError",
-    "SettingError",
-    "StoreError",
-    "StoreFullError",
-    "StoreLockedError",
-    "StoreLostError",
-    "StoreVersionError",
-    "UsageError",
-    "cause_of",
-    "exit_code_of",
-)
+from recovery.errors.base import Cause as Cause
+from recovery.errors.base import GenerationInterrupted as GenerationInterrupted
+from recovery.errors.base import InvariantError as InvariantError
+from recovery.errors.base import RecoveryError as RecoveryError
+from recovery.errors.base import Row as Row
+from recovery.errors.cluster import JobFailedError as JobFailedError
+from recovery.errors.cluster import LaunchFailedError as LaunchFailedError
+from recovery.errors.cluster import ProcessError as ProcessError
+from recovery.errors.cluster import ProtocolError as ProtocolError
+from recovery.errors.cluster import RegistrationError as RegistrationError
+from recovery.errors.settings import SettingError as SettingError
+from recovery.errors.settings import UsageError as UsageError
+from recovery.errors.storage import CheckpointDigestError as CheckpointDigestError
+from recovery.errors.storage import CheckpointError as CheckpointError
+from recovery.errors.storage import CheckpointManifestError as CheckpointManifestError
+from recovery.errors.storage import CheckpointStateError as CheckpointStateError
+from recovery.errors.storage import CheckpointWriteError as CheckpointWriteError
+from recovery.errors.storage import RecoveryPathError as RecoveryPathError
+from recovery.errors.storage import StoreError as StoreError
+from recovery.errors.storage import StoreFullError as StoreFullError
+from recovery.errors.storage import StoreLockedError as StoreLockedError
+from recovery.errors.storage import StoreLostError as StoreLostError
+from recovery.errors.storage import StoreVersionError as StoreVersionError
+from recovery.errors.tls import CertificateError as CertificateError
+from recovery.errors.tls import ChannelFileError as ChannelFileError
+from recovery.errors.tls import ChannelSettingError as ChannelSettingError
+from recovery.errors.tls import SecureChannelError as SecureChannelError
 
 
 def _rows(kind: type[RecoveryError]) -> Iterator[Row]:
