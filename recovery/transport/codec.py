@@ -6,56 +6,32 @@ what was wrong, in text that is safe to log (no control characters, bounded leng
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import msgspec
 
-from recovery.core import message_fields as fields
-from recovery.core import messages as m
 from recovery.core.converter import UNREADABLE
-from recovery.core.copy_messages import CopyFailed
-from recovery.core.handover_messages import (
-    Depart,
-    HandedOver,
-    JobSaved,
-    NotHandedOver,
-    Position,
-    StopJob,
-    StopTraining,
-    TrainingEnds,
-)
 from recovery.core.messages import FromNode, FromScheduler
 from recovery.errors import ProtocolError
 
 _REASON_CHARACTERS_MAX = 200
 """Of a decoder's error. It may quote the peer (an unknown tag of 64 KiB), and it ends in a log line."""
 
-_SHORT: int = fields.ShortText.__metadata__[0].max_length  # type: ignore[attr-defined]  # mypy knows no __metadata__ of Annotated
-_LONG: int = fields.Text.__metadata__[0].max_length  # type: ignore[attr-defined]  # mypy knows no __metadata__ of Annotated
+_SENTENCES = ("reason", "error", "traceback", "because", "ends_because", "obstacle")
+"""What fields are called that are sentences for people."""
 
-PROSE: dict[type[msgspec.Struct], tuple[tuple[str, int], ...]] = {
-    m.CheckpointInvalid: (("reason", _SHORT),),
-    m.NotSaved: (("reason", _SHORT),),
-    m.CollectiveFailed: (("reason", _SHORT),),
-    m.Failure: (("error", _SHORT), ("traceback", _LONG)),
-    m.Leave: (("reason", _SHORT),),
-    m.Exited: (("reason", _SHORT),),
-    m.Refused: (("reason", _SHORT),),
-    m.Interrupt: (("reason", _SHORT),),
-    m.Rollback: (("because", _SHORT), ("ends_because", _SHORT)),
-    m.JobEnded: (("reason", _SHORT),),
-    Depart: (("reason", _SHORT),),
-    StopTraining: (("reason", _SHORT),),
-    TrainingEnds: (("reason", _SHORT),),
-    Position: (("obstacle", _SHORT),),
-    CopyFailed: (("reason", _SHORT),),
-    HandedOver: (("reason", _SHORT),),
-    NotHandedOver: (("reason", _SHORT),),
-    StopJob: (("reason", _SHORT),),
-    JobSaved: (("obstacle", _SHORT),),
-}
-"""Fields that are sentences for people, with their limits. They are cut to fit: the error text of a user's exception has any
-length, and must not cost the node its connection. Names, paths and digests are never cut."""
+
+@functools.cache
+def prose_of(kind: type[msgspec.Struct]) -> tuple[tuple[str, int], ...]:
+    """Fields of a message that are sentences for people, with their limits.
+
+    They are cut to fit: the error text of a user's exception has any length, and must not cost the node its connection. Names, paths and
+    digests are never cut.
+    """
+    fields = [field for field in msgspec.structs.fields(kind) if field.name in _SENTENCES]
+    return tuple((field.name, field.type.__metadata__[0].max_length) for field in fields)
+
 
 _encoder = msgspec.msgpack.Encoder()
 _from_node: msgspec.msgpack.Decoder[FromNode] = msgspec.msgpack.Decoder(FromNode)
@@ -69,7 +45,7 @@ def encode(message: FromNode | FromScheduler) -> bytes:
         UnicodeEncodeError: a name or path that is no Unicode text (lone surrogates).
     """
     changes: dict[str, Any] = {}
-    for field, limit in PROSE.get(type(message), ()):
+    for field, limit in prose_of(type(message)):
         text: str = getattr(message, field)
         fitting = _fitting(text, limit)
         if fitting is not text:

@@ -192,7 +192,7 @@ def test_every_sentence_for_people_is_known_to_the_encoder() -> None:
 
     for kind in (*NODE_TYPES, *SCHEDULER_TYPES):
         sentences = {field for field in kind.__struct_fields__ if field in names}
-        assert sentences == {field for field, _ in codec.PROSE.get(kind, ())}, kind
+        assert sentences == {field for field, _ in codec.prose_of(kind)}, kind
 
 
 def test_a_traceback_of_any_length_reaches_the_scheduler_with_its_last_line() -> None:
