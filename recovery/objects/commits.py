@@ -24,7 +24,7 @@ import msgspec
 from recovery.checkpoint import manifest as manifests
 from recovery.checkpoint.contribution import Digest, Manifest, Positive
 from recovery.checkpoint.fetched import Receipt, sealed_bytes, there_already
-from recovery.checkpoint.verify import Wanted, check
+from recovery.checkpoint.verify import Wanted
 from recovery.core.converter import UNREADABLE
 from recovery.core.held import HeldCheckpoint
 from recovery.core.message_fields import Count, ShortText
@@ -80,19 +80,6 @@ class _Sealed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 _sealed = msgspec.json.Decoder(_Sealed)
 _commit = msgspec.json.Decoder(Commit)
 _contribution = msgspec.json.Decoder(Contribution)
-
-
-def upload(store: ObjectStore, checkpoint: Path) -> Commit | None:
-    """As `send`, of a published checkpoint that is verified first.
-
-    Args:
-        store: where to.
-        checkpoint: the first file; its manifest stands beside it.
-
-    Raises:
-        CheckpointError: the checkpoint is damaged, or the storage did not take or give something. May be called again.
-    """
-    return send(store, checkpoint, check(checkpoint))
 
 
 def send(store: ObjectStore, checkpoint: Path, manifest: Manifest) -> Commit | None:

@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from recovery import clock
 from recovery.tls.handshakes import why
 from recovery.tls.side import Side
+from recovery.transport.challenge import challenge_of
 
 if TYPE_CHECKING:
+    import aiohttp
+
     from recovery.tls.channel import Channel
-    from recovery.transport.job_token import Caller
+    from recovery.transport.job_token import Answer, Caller
 
 _logger = logging.getLogger("recovery.transport")
 _OF_AIOHTTP = re.compile(r" ssl:(\w+|<[^>]*>)(?= \[)")
@@ -40,6 +43,15 @@ class Access(NamedTuple):
         """After a dial that was refused for the token: the next one is with what is stored then."""
         if self.caller is not None:
             await asyncio.to_thread(self.caller.renew)
+
+    async def answer(
+        self, session: aiohttp.ClientSession, host: str, port: int, method: str, path: str, body: bytes = b""
+    ) -> Answer | None:
+        """Fetch a challenge and answer it, for one request; None: this process proves nothing. Raises as `challenge_of`."""
+        if self.caller is None or self.caller.token is None:
+            return None
+        challenge = await challenge_of(session, self.base(host, port), self.tls(host))
+        return self.caller.answer(challenge, method, path, body)
 
     def base(self, host: str, port: int) -> str:
         """Scheme, host and port of an address; IPv6 without brackets."""

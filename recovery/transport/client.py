@@ -18,7 +18,7 @@ from recovery.core.messages import FromNode, FromScheduler
 from recovery.core.rules import Rules
 from recovery.errors import ProtocolError
 from recovery.transport.access import Access, shown, tls_failure
-from recovery.transport.challenge import IMPOSTOR, NOT_LET_IN, REFUSALS, Proofs, challenge_of
+from recovery.transport.challenge import IMPOSTOR, NOT_LET_IN, REFUSALS, Proofs
 from recovery.transport.codec import decode_from_scheduler, encode
 from recovery.transport.outbox import Outbox
 
@@ -196,14 +196,10 @@ class Client:
     async def _dial(self, session: aiohttp.ClientSession, proofs: Proofs) -> aiohttp.ClientWebSocketResponse:
         import aiohttp  # noqa: PLC0415 - see the head of this file
 
-        base, caller = self._access.base(self._host, self._port), self._access.caller
-        answer = None
-        if caller is not None and caller.token is not None:
-            challenge = await challenge_of(session, base, self._access.tls(self._host))
-            answer = caller.answer(challenge, "GET", "/cluster")
+        answer = await self._access.answer(session, self._host, self._port, "GET", "/cluster")
         # aiohttp refuses a message that is as long as its limit, hence + 1.
         stream: aiohttp.ClientWebSocketResponse = await session.ws_connect(
-            f"{base}/cluster",
+            f"{self._access.base(self._host, self._port)}/cluster",
             **self._access.tls(self._host),
             headers=answer.headers if answer is not None else None,
             timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_S),

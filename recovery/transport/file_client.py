@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from recovery.transport.access import Access, shown, tls_failure
-from recovery.transport.challenge import ChallengeRefusedError, challenge_of
+from recovery.transport.challenge import ChallengeRefusedError
 
 if TYPE_CHECKING:
     import aiohttp
@@ -183,9 +183,7 @@ class FileClient:
         loop = asyncio.get_running_loop()
         ends, challenges_left = loop.time() + self._patience.busy_s, 1
         while True:
-            answer, caller = None, self._access.caller
-            if caller is not None and caller.token is not None:
-                answer = caller.answer(await challenge_of(self._session, base, tls), "GET", path)
+            answer = await self._access.answer(self._session, self._host, self._port, "GET", path)
             proof = answer.headers if answer is not None else {}
             async with self._session.get(
                 f"{base}{path}", headers={**headers, **proof}, allow_redirects=False, **tls

@@ -10,7 +10,7 @@ import msgspec
 
 from recovery.core.converter import UNREADABLE
 from recovery.transport.access import Access, shown, tls_failure
-from recovery.transport.challenge import IMPOSTOR, NOT_LET_IN, REFUSALS, challenge_of
+from recovery.transport.challenge import IMPOSTOR, NOT_LET_IN, REFUSALS
 
 if TYPE_CHECKING:
     import aiohttp
@@ -46,10 +46,7 @@ async def ask(host: str, port: int, path: str, *, post: Any = None, access: Acce
     data = b"" if post is None else json.dumps(post).encode()
     try:
         async with aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()) as session:
-            answer = None
-            if access.caller is not None and access.caller.token is not None:
-                challenge = await challenge_of(session, base, tls)
-                answer = access.caller.answer(challenge, method, path, data)
+            answer = await access.answer(session, host, port, method, path, data)
             headers = answer.headers if answer is not None else {}
             async with session.request(
                 method, f"{base}{path}", data=data or None, headers=headers, allow_redirects=False, **tls

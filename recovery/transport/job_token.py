@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import ipaddress
 import logging
 import re
 import secrets
@@ -25,7 +26,6 @@ from recovery import clock
 from recovery.core.message_fields import NODE_ID_PATTERN
 from recovery.core.principals import AuthMethod, Principal, PrincipalKind
 from recovery.errors import RecoveryPathError
-from recovery.transport.host_header import is_foreign
 
 _logger = logging.getLogger("recovery.transport")
 
@@ -297,3 +297,19 @@ def _principal(who: str) -> Principal | None:
 def _mac(key: bytes, *parts: str) -> str:
     """Only a path may have a line end in it (%0A), and no proof of ours is for such a one: a text has one meaning."""
     return hmac.new(key, "\n".join(parts).encode("utf-8", "replace"), hashlib.sha256).hexdigest()
+
+
+def is_foreign(host: str, names: frozenset[str]) -> bool:
+    """Is a `Host` header none of this scheduler's? A web page that lets its own name resolve to it (DNS rebinding) says its own name.
+
+    Args:
+        host: the header, with or without a port; a browser cannot choose it.
+        names: of the scheduler, in small letters, beside every IP address and localhost.
+    """
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() and not host.endswith("]") else host
+    name = name.lower().rstrip(".")
+    try:
+        ipaddress.ip_address(name.removeprefix("[").removesuffix("]").partition("%")[0])
+    except ValueError:
+        return name != "localhost" and name not in names
+    return False

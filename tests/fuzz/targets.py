@@ -27,8 +27,7 @@ from recovery.store import job_token_file
 from recovery.tls import config_file, material
 from recovery.tls.side import Side
 from recovery.transport import codec
-from recovery.transport.host_header import is_foreign
-from recovery.transport.job_token import Authenticator, Denied, JobToken
+from recovery.transport.job_token import Authenticator, Denied, JobToken, is_foreign
 from tests.core.desk import Desk, Worker, begin
 from tests.golden.messages import examples
 from tests.tls import made

@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from recovery.checkpoint.verify import check
+from recovery.objects import commits
+from recovery.objects.commits import Commit
 from recovery.objects.store import ObjectStore
 from tests.needs import needs_package
 
@@ -56,3 +59,8 @@ def opened_for_tests(address: str, place: Path) -> ObjectStore:
     if not made._files.exists(BUCKET):
         made._files.call_s3("create_bucket", Bucket=BUCKET)
     return made
+
+
+def sent(store: ObjectStore, checkpoint: Path) -> Commit | None:
+    """As `commits.send`, of a published checkpoint that is verified first."""
+    return commits.send(store, checkpoint, check(checkpoint))

@@ -12,7 +12,7 @@ from recovery.errors import CheckpointError
 from recovery.objects import commits
 from recovery.objects.store import ObjectStore
 from tests.checkpoint.conftest import Save
-from tests.objects.conftest import client_of, opened_for_tests
+from tests.objects.conftest import client_of, opened_for_tests, sent
 from tests.objects.cutting_proxy import Break, CuttingProxy
 
 NAME = "train-1_7.ckpt"
@@ -41,10 +41,10 @@ def test_an_upload_that_ends_anywhere_leaves_a_whole_step_or_none(
     direct = opened_for_tests(s3_address, place)
     for at in range(1, REQUESTS_MAX):
         own = [saved(tmp_path, rank, run=at) for rank in (0, 1)]
-        commits.upload(direct, own[0])
+        sent(direct, own[0])
         with CuttingProxy(s3_address, how, at) as proxy:
             try:
-                done = commits.upload(impatient(proxy.address, place), own[1])
+                done = sent(impatient(proxy.address, place), own[1])
             except CheckpointError:
                 done = None
             if not proxy.has_broken:
@@ -54,7 +54,7 @@ def test_an_upload_that_ends_anywhere_leaves_a_whole_step_or_none(
         seen = commits.read_commit(direct, "job-a", at, AT)
         if seen is not None:
             check_whole(direct, seen, tmp_path / f"back-{at}")
-        assert commits.upload(direct, own[1]) is not None, "the next attempt ends it"
+        assert sent(direct, own[1]) is not None, "the next attempt ends it"
     assert broken >= 5, "it was cut at each of its requests"
 
 
@@ -71,8 +71,8 @@ def test_a_download_that_ends_anywhere_publishes_all_or_nothing(
 ) -> None:
     place = tmp_path / f"place-{how.name}"
     direct = opened_for_tests(s3_address, place)
-    commits.upload(direct, saved(tmp_path, 0))
-    commit = commits.upload(direct, saved(tmp_path, 1))
+    sent(direct, saved(tmp_path, 0))
+    commit = sent(direct, saved(tmp_path, 1))
     assert commit is not None
     for at in itertools.count(1):
         back = tmp_path / f"back-{at}"

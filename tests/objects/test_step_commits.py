@@ -13,6 +13,7 @@ from recovery.errors import CheckpointDigestError, CheckpointManifestError, Chec
 from recovery.objects import commits
 from recovery.objects.store import ObjectStore
 from tests.checkpoint.conftest import Save
+from tests.objects.conftest import sent
 
 NAME = "train-1_7.ckpt"
 AT = commits.At(1, 7)
@@ -23,17 +24,17 @@ def saved(tmp_path: Path, rank: int, content: bytes = b"state") -> Path:
 
 
 def committed(store: ObjectStore, tmp_path: Path) -> commits.Commit:
-    commits.upload(store, saved(tmp_path, 0))
-    commit = commits.upload(store, saved(tmp_path, 1))
+    sent(store, saved(tmp_path, 0))
+    commit = sent(store, saved(tmp_path, 1))
     assert commit is not None
     return commit
 
 
 def test_a_step_counts_when_every_rank_has_added_its_part(store: ObjectStore, tmp_path: Path) -> None:
-    assert commits.upload(store, saved(tmp_path, 0)) is None
+    assert sent(store, saved(tmp_path, 0)) is None
     assert commits.steps(store, "job-a", 1) == ()
     assert commits.read_commit(store, "job-a", 1, AT) is None
-    commit = commits.upload(store, saved(tmp_path, 1))
+    commit = sent(store, saved(tmp_path, 1))
     assert commits.steps(store, "job-a", 1) == (AT,)
     assert commits.read_commit(store, "job-a", 1, AT) == commit
 
@@ -50,7 +51,7 @@ def test_what_is_committed_stays_when_a_rank_comes_with_another_state(
 ) -> None:
     commit = committed(store, tmp_path)
     with pytest.raises(CheckpointWriteError, match="was there first"):
-        commits.upload(store, saved(tmp_path, 1, b"other"))
+        sent(store, saved(tmp_path, 1, b"other"))
     assert commits.read_commit(store, "job-a", 1, AT) == commit
 
 
@@ -58,7 +59,7 @@ def test_of_two_writers_of_one_contribution_at_once_one_wins_whole(
     store: ObjectStore, tmp_path: Path
 ) -> None:
     """As where a process that was given up for dead goes on beside the one that took its place."""
-    commits.upload(store, saved(tmp_path, 0))
+    sent(store, saved(tmp_path, 0))
     contents = [f"state of {writer}".encode() * 1000 for writer in range(4)]
     own = [Save(tmp_path / f"writer-{n}")(NAME, content, rank=1) for n, content in enumerate(contents)]
     together = threading.Barrier(len(own))
@@ -66,7 +67,7 @@ def test_of_two_writers_of_one_contribution_at_once_one_wins_whole(
     def writes(path: Path) -> commits.Commit | None:
         together.wait(60)
         try:
-            return commits.upload(store, path)
+            return sent(store, path)
         except CheckpointWriteError:
             return None
 
@@ -82,8 +83,8 @@ def test_of_two_writers_of_one_contribution_at_once_one_wins_whole(
 
 def test_a_contribution_that_is_there_is_not_sent_again(store: ObjectStore, tmp_path: Path) -> None:
     first = saved(tmp_path, 0)
-    commits.upload(store, first)
-    commits.upload(store, first)
+    sent(store, first)
+    sent(store, first)
     assert len(store.names(f"job-a/run-1/steps/{AT.name}/files")) == 1
 
 

@@ -17,7 +17,7 @@ from recovery.objects import commits
 from recovery.objects.store import PART_BYTES
 from tests.checkpoint.conftest import Save
 from tests.objects.body_proxy import Asked, BodyProxy, Fault
-from tests.objects.conftest import client_of, opened_for_tests
+from tests.objects.conftest import client_of, opened_for_tests, sent
 
 NAME = "train-1_7.ckpt"
 AT = commits.At(1, 7)
@@ -39,17 +39,17 @@ def gets_file(asked: Asked) -> bool:
 @pytest.mark.slow
 def test_a_file_whose_upload_is_cut_in_its_middle_is_not_there(tmp_path: Path, s3_address: str) -> None:
     direct = opened_for_tests(s3_address, tmp_path)
-    commits.upload(direct, saved(tmp_path, 0))
+    sent(direct, saved(tmp_path, 0))
     own = saved(tmp_path, 1)
     with BodyProxy(s3_address) as proxy:
         through = client_of(proxy.address, tmp_path)
         proxy.set(Fault.CUT, sends_file)
         with pytest.raises(CheckpointError):
-            commits.upload(through, own)
+            sent(through, own)
         assert proxy.met
         assert commits.steps(direct, "job-a", 1) == ()
         proxy.clear()
-        commit = commits.upload(through, own)
+        commit = sent(through, own)
     assert commit is not None
     held = commits.download(direct, commit, 1, tmp_path / "back")
     assert Path(held.path).read_bytes() == CONTENT
@@ -60,8 +60,8 @@ def test_a_download_that_is_torn_in_its_middle_is_refused(
     tmp_path: Path, s3_address: str, fault: Fault
 ) -> None:
     direct = opened_for_tests(s3_address, tmp_path)
-    commits.upload(direct, saved(tmp_path, 0))
-    commit = commits.upload(direct, saved(tmp_path, 1))
+    sent(direct, saved(tmp_path, 0))
+    commit = sent(direct, saved(tmp_path, 1))
     assert commit is not None
     with BodyProxy(s3_address) as proxy:
         through = client_of(proxy.address, tmp_path)

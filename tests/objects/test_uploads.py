@@ -18,7 +18,7 @@ from recovery.objects.uploads import Uploads
 from tests.checkpoint.conftest import Save
 from tests.needs import needs_package
 from tests.objects.body_proxy import BodyProxy, Fault
-from tests.objects.conftest import client_of, opened_for_tests
+from tests.objects.conftest import client_of, opened_for_tests, sent
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def saved(tmp_path: Path, rank: int, step: int, generation: int = 1) -> Path:
 
 def upload(store: ObjectStore, tmp_path: Path, step: int, generation: int = 1) -> None:
     for rank in (0, 1):
-        commits.upload(store, saved(tmp_path, rank, step, generation))
+        sent(store, saved(tmp_path, rank, step, generation))
 
 
 def test_ranks_that_hold_different_steps_send_the_same_one(here: ObjectStore) -> None:
@@ -100,7 +100,7 @@ def test_storage_that_fails_is_tried_again(
             raise CheckpointWriteError(path=here.url, reason="no route to it")
         return here
 
-    commits.upload(here, saved(tmp_path, 0, 5))
+    sent(here, saved(tmp_path, 0, 5))
     assert UploadOrder(here, "job-a", 1, 1).current(5) == At(1, 5)
     told: list[tuple[int, str]] = []
     uploads = Uploads(opened, failed=lambda step, reason: told.append((step, reason)), again_s=0.05)
@@ -198,7 +198,7 @@ def test_a_damaged_file_is_never_sent(
 def test_the_newest_committed_steps_stay(here: ObjectStore, tmp_path: Path) -> None:
     for step in (5, 10, 15, 20):
         upload(here, tmp_path, step)
-    commits.upload(here, saved(tmp_path, 0, 7))
+    sent(here, saved(tmp_path, 0, 7))
     assert retain(here, "job-a", 1) == (At(1, 5),)
     assert [at.step for at in commits.steps(here, "job-a", 1)] == [20, 15, 10]
     assert here.read(f"job-a/run-1/steps/{At(1, 5).name}/rank-0.json", bytes_max=1) is None

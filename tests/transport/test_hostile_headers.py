@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from recovery.core.principals import PrincipalKind
-from recovery.transport.host_header import is_foreign
-from recovery.transport.job_token import SCHEME, Authenticator, Caller, Denied, JobToken, Proven
+from recovery.transport.job_token import SCHEME, Authenticator, Caller, Denied, JobToken, Proven, is_foreign
 
 SECRET = "a-token-that-nobody-guesses"
 SCHEDULER = Authenticator(JobToken(SECRET))
