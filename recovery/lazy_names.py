@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable, Mapping
 
 
-def loader(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
-    """Make a package's `__getattr__`.
+def loader(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """Make a package's `__getattr__`, and its `__dir__`, which lists the public names, loaded or not.
 
     Args:
         package: its name.
@@ -24,4 +24,4 @@ def loader(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
         setattr(sys.modules[package], name, value)
         return value
 
-    return load
+    return load, lambda: sorted({*vars(sys.modules[package]), *homes})

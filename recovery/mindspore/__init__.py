@@ -35,9 +35,4 @@ _HOMES = {
 
 # Hidden from type checkers: one that saw it would accept any misspelt name.
 if not TYPE_CHECKING:
-    __getattr__ = loader(__name__, _HOMES)
-
-
-def __dir__() -> list[str]:
-    """List the public names, loaded or not."""
-    return sorted(set(globals()) | set(__all__))
+    __getattr__, __dir__ = loader(__name__, _HOMES)
