@@ -18,6 +18,7 @@ from typing_extensions import override
 
 from recovery import standard_streams
 from recovery.core.records import EventRecord
+from recovery.errors.base import printable
 
 LOGGER_NAME = "recovery"
 
@@ -60,14 +61,7 @@ def quoted(text: str) -> str:
 
 def escape(text: str) -> str:
     r"""Replace what does not print (line ends, terminal controls, direction marks) by \n, \x1b, \u202e; and \ by \\."""
-    if text.isprintable() and "\\" not in text:
-        return text
-    return "".join(
-        character
-        if character.isprintable() and character != "\\"
-        else character.encode("unicode_escape").decode("ascii")
-        for character in text
-    )
+    return printable(text.replace("\\", "\\\\"))
 
 
 def setup(role: str, level: int = logging.INFO) -> logging.Logger:

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 from typing_extensions import assert_never
 
+from recovery.errors.base import printable
 from recovery.report.tables import View
 
 _PIPE_WIDTH = 20_000
@@ -114,9 +115,7 @@ def safe(value: Any) -> str:
     """A value for people: nothing for none, and nothing that could steer a terminal."""
     cell = _cell(value)
     text = "" if cell is None else f"{cell:g}" if isinstance(cell, float) else str(cell)
-    if text.isprintable():
-        return text
-    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+    return printable(text)
 
 
 def _cell(value: Any) -> Any:

@@ -26,7 +26,7 @@ class Row(NamedTuple):
     """Never changes."""
     exit_code: int
     cause: Cause
-    template: str
+    template: str = "{reason}"
     """The sentence. Parts of the error fill it."""
     meaning: str = ""
     """When it happens, in a line for the reference. Empty: as its class says."""
@@ -58,7 +58,7 @@ class RecoveryError(Exception):
         self.temporary = self.row.temporary
         self.parts = parts
         shown = {name: _shown(part) for name, part in parts.items()}
-        super().__init__(_printable(f"{self.code}: {self.row.template.format(**shown)}"))
+        super().__init__(printable(f"{self.code}: {self.row.template.format(**shown)}"))
 
     @property
     def fact(self) -> str:
@@ -76,8 +76,8 @@ def _shown(part: object) -> object:
     return part.value if isinstance(part, Enum) else part
 
 
-def _printable(text: str) -> str:
-    """Escape what does not print: a peer or a file may have put it into a part, and the text ends on a terminal."""
+def printable(text: str) -> str:
+    r"""Escape what does not print (line ends, terminal controls, direction marks) as \n, \x1b, \u202e: the text ends on a terminal."""
     if text.isprintable():
         return text
     return "".join(

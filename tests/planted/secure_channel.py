@@ -232,7 +232,7 @@ SECURE_CHANNEL = (
         "an error writes what it quotes to the terminal as it stands",
         "I14",
         "errors/base.py",
-        "_printable",
+        "printable",
         "text.isprintable()",
         "text",
         ("tests/config/test_printable_errors.py::test_what_an_error_quotes_is_printed_escaped",),
