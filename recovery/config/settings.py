@@ -84,10 +84,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """This process waits as a standby even while there are free slots."""
     replaces: NodeId
     """The lost id whose rank this process was started to take; empty: none."""
-    takeover_after_ms: int | None
-    """After how long a launcher starts a lost rank beside its own; None: never."""
-    stop_grace_ms: int
-    """How long a launcher's processes may take to end when somebody asks the job to stop."""
     secure_channel: SecureChannel
     memory: MemorySettings
     failed_saves_max: int
@@ -128,6 +124,8 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
     checkpoint_store = reader.url("MS_CHECKPOINT_STORE")
     channel, ignored = _secure_channel(reader)
     rules, warnings = _rules(reader, worker_count, server_count, recovering=recovering)
+    # Of launchers alone: a process that is given a wrong one says so, too.
+    _ = reader.whole("MS_TAKEOVER_AFTER"), reader.whole("MS_STOP_GRACE")
     return Settings(
         role=role,
         start_method=start.method,
@@ -142,8 +140,6 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         store_without_wal=reader.switch("MS_STORE_WITHOUT_WAL"),
         standby=reader.switch("MS_STANDBY"),
         replaces=reader.node_id("MS_REPLACES", required=False) or NodeId(""),
-        takeover_after_ms=reader.whole_ms("MS_TAKEOVER_AFTER"),
-        stop_grace_ms=reader.bounded_ms("MS_STOP_GRACE"),
         secure_channel=channel,
         memory=_memory(reader, recovering=recovering),
         failed_saves_max=reader.whole("MS_FAILED_SAVES_MAX"),

@@ -12,10 +12,11 @@ import os
 import secrets
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from recovery.errors import CheckpointManifestError, CheckpointWriteError
+from recovery.errors import CheckpointError, CheckpointManifestError, CheckpointWriteError
 from recovery.transport.blocking_calls import Calls
 
 PIECE_BYTES = 2 << 20
@@ -276,21 +277,15 @@ def _is_refused(error: Exception) -> bool:
 
 
 @contextlib.contextmanager
-def _writing(where: str) -> Iterator[None]:
+def _named_as(kind: type[CheckpointError], where: str) -> Iterator[None]:
     try:
         yield
     # Each driver raises what its own client raises.
     except Exception as error:
-        raise CheckpointWriteError(path=where, reason=_reason(error)) from error
+        raise kind(
+            path=where, reason=f"{type(error).__name__}: {str(error) or 'no answer in time'}"
+        ) from error
 
 
-@contextlib.contextmanager
-def _reading(where: str) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        raise CheckpointManifestError(path=where, reason=_reason(error)) from error
-
-
-def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error) or 'no answer in time'}"
+_writing = partial(_named_as, CheckpointWriteError)
+_reading = partial(_named_as, CheckpointManifestError)

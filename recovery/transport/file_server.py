@@ -21,7 +21,7 @@ from typing_extensions import override
 from recovery.core.principals import PrincipalKind
 from recovery.errors import RecoveryError
 from recovery.transport.connection_limiter import ConnectionLimiter
-from recovery.transport.inspection_server import text_of
+from recovery.transport.inspection_server import refused, text_of
 from recovery.transport.job_token import CHALLENGE_PATH, SCHEME, Authenticator, Denied
 from recovery.transport.listening import listening_sockets
 from recovery.transport.rejection_log import RejectionLog
@@ -171,8 +171,9 @@ class FileServer:
         return role in ("", "worker", "pserver")
 
     def _denied(self, request: web.BaseRequest, status: int, reason: str) -> web.Response:
-        self._rejections.note(request.remote or "unknown", f"asked for {request.path[:100]}: {reason}")
-        denied = text_of(status, reason)
+        denied = refused(
+            self._rejections, request, f"asked for {request.path[:100]}: {reason}", status, reason
+        )
         denied.headers["WWW-Authenticate"] = SCHEME
         return denied
 

@@ -45,8 +45,8 @@ class InspectionPages:
     def _show(self, request: web.BaseRequest) -> web.Response:
         route = self._routes.get(request.path)
         if route is None:
-            self._rejections.note(request.remote or "unknown", "asked for a path that does not exist")
-            return text_of(404, f"no such path; there is {', '.join(sorted(self._routes))}")
+            there_is = f"no such path; there is {', '.join(sorted(self._routes))}"
+            return refused(self._rejections, request, "asked for a path that does not exist", 404, there_is)
         if request.method not in ("GET", "HEAD"):
             return text_of(405, "only GET")
         try:
@@ -79,6 +79,14 @@ async def body_of(request: web.BaseRequest) -> bytes | None:
         return None
     # aiohttp gives an empty body as one that cannot be read.
     return await request.content.readexactly(length) if length else b""
+
+
+def refused(
+    rejections: RejectionLog, request: web.BaseRequest, noted: str, status: int, text: str
+) -> web.Response:
+    """Turn a peer away: `noted` is for the log, the rest for the peer."""
+    rejections.note(request.remote or "unknown", noted)
+    return text_of(status, text)
 
 
 def text_of(status: int, text: str) -> web.Response:

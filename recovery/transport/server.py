@@ -27,7 +27,7 @@ from recovery.transport.codec import decode_from_node, encode
 from recovery.transport.connection import CLOSE_S, Connection
 from recovery.transport.connection_limiter import ConnectionLimiter
 from recovery.transport.inspection import ACTION_BYTES_MAX, Inspection
-from recovery.transport.inspection_server import HEALTH_PATH, InspectionPages, body_of, text_of
+from recovery.transport.inspection_server import HEALTH_PATH, InspectionPages, body_of, refused, text_of
 from recovery.transport.job_token import CHALLENGE_PATH, SCHEME, Authenticator, Denied, Proven
 from recovery.transport.listening import BACKLOG, listening_sockets
 from recovery.transport.rejection_log import RejectionLog
@@ -73,6 +73,7 @@ class Server:
         self._authenticator = authenticator if authenticator is not None else Authenticator(None)
         self._rules, self._on_message, self._on_lost = rules, on_message, on_lost
         self._rejections = RejectionLog()
+        self._refused = partial(refused, self._rejections)
         self._shown = InspectionPages(
             inspection if inspection is not None else Inspection(), self._rejections
         )
@@ -88,11 +89,6 @@ class Server:
         self._numbers = itertools.count(1)
         self._limiter: ConnectionLimiter | None = None
         self._listeners: list[asyncio.Server] = []
-
-    @property
-    def connection_count(self) -> int:
-        """Open worker connections, registered or not."""
-        return len(self._connections)
 
     @property
     def on_loopback(self) -> bool:
@@ -216,13 +212,11 @@ class Server:
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         assert self._limiter is not None, "requests come in only after start"
         if not self._limiter.request_received(request.protocol):
-            self._rejections.note(
-                request.remote or "unknown", "too many connections that have not registered"
-            )
-            return text_of(503, "too many connections that have not registered; try again in a second")
+            many = "too many connections that have not registered"
+            return self._refused(request, many, 503, f"{many}; try again in a second")
         if request.path != HEALTH_PATH and self._authenticator.is_foreign(request.headers.get("Host", "")):
-            self._rejections.note(request.remote or "unknown", "asked for another host")
-            return text_of(421, "this scheduler is not known by that name; use its address")
+            said = "this scheduler is not known by that name; use its address"
+            return self._refused(request, "asked for another host", 421, said)
         if self._authenticator.is_closed and request.path == CHALLENGE_PATH:
             # The answer to the challenge comes on the same connection.
             return web.Response(text=self._authenticator.challenge())
@@ -248,10 +242,8 @@ class Server:
             return None
         looked = self._authenticator.look_at(request.headers, request.method, request.path, body)
         if isinstance(looked, Denied):
-            self._rejections.note(
-                request.remote or "unknown", f"asked for {request.path} without the job's token"
-            )
-            denied = text_of(looked.status, looked.reason)
+            noted = f"asked for {request.path} without the job's token"
+            denied = self._refused(request, noted, looked.status, looked.reason)
             denied.headers["WWW-Authenticate"] = SCHEME
             return denied
         if request.path == CLUSTER_PATH and looked.principal.kind is PrincipalKind.VIEWER:
@@ -261,8 +253,9 @@ class Server:
     async def _serve(self, request: web.BaseRequest, proven: Proven | None) -> web.StreamResponse:
         # Only browsers send it, and a web page must not reach a cluster on localhost.
         if "Origin" in request.headers:
-            self._rejections.note(request.remote or "unknown", "a browser asked for a worker's connection")
-            return text_of(403, "not for browsers")
+            return self._refused(
+                request, "a browser asked for a worker's connection", 403, "not for browsers"
+            )
         number = ConnectionId(next(self._numbers))
         certificate: PeerCertificate | None = None
         try:
@@ -271,14 +264,12 @@ class Server:
 
                 certificate = certificate_of(request, self._channel)
         except RecoveryError as error:
-            self._rejections.note(request.remote or "unknown", str(error))
-            return text_of(403, error.code)
+            return self._refused(request, str(error), 403, error.code)
         connection = Connection(
             number, request, frame_bytes_max=self._rules.frame_bytes_max, certificate=certificate
         )
         if not connection.socket.can_prepare(request):
-            self._rejections.note(connection.peer, "no WebSocket request")
-            return text_of(426, "workers speak WebSocket here")
+            return self._refused(request, "no WebSocket request", 426, "workers speak WebSocket here")
         if proven is not None:
             connection.principal = proven.principal
             connection.socket.headers.update(proven.headers)

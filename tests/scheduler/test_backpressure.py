@@ -124,7 +124,7 @@ def test_everybody_who_asked_while_the_disk_was_stuck_is_let_in_afterwards(
             for peer in peers:
                 await peer.ask_in()
             await until(lambda: service._holding, "a full queue")
-            await until(lambda: service._server.connection_count == workers, "every connection")
+            await until(lambda: len(service._server._connections) == workers, "every connection")
             known = len(service._machine.state.nodes)
             assert 0 < known < workers / 2, "it takes no more than fits"
             assert waiting(service) <= 12 + 8, "one stimulus more than the bound at most"

@@ -51,7 +51,7 @@ def test_beyond_256_beside_the_nodes_the_oldest_unregistered_connection_of_the_a
             for number in range(1, 259):
                 source = "127.0.0.3" if number <= 10 else "127.0.0.2"
                 unregistered.append(await in_thread(partial(half_open, port, source)))
-                await until(lambda number=number: receiver.server.connection_count >= min(number, 257))  # type: ignore[misc]  # bound now
+                await until(lambda number=number: len(receiver.server._connections) >= min(number, 257))  # type: ignore[misc]  # bound now
 
             assert receiver.server._limiter is not None
             waiting, newest = receiver.server._limiter._waiting, unregistered[-1].getsockname()
@@ -96,7 +96,7 @@ def test_a_registration_beyond_all_nodes_of_the_job_is_answered_with_503() -> No
                 assert (await in_thread(lambda: late.recv(1_000))).startswith(b"HTTP/1.1 503 ")
 
             waiting.pop().close()
-            await until(lambda: receiver.server.connection_count == known - 1)
+            await until(lambda: len(receiver.server._connections) == known - 1)
             receiver.admits = True
             receiver.messages.clear()
             await works(receiver, port)
@@ -121,7 +121,7 @@ def test_whoever_was_refused_for_now_and_stays_takes_no_place_of_those_who_regis
                 staying[0].sendall(frame)
             await until(lambda: len(receiver.messages) == len(staying) + 3)
             receiver.server.refused_for_now(receiver.messages[-1][0])
-            assert receiver.server.connection_count == len(staying), "nobody was closed for another"
+            assert len(receiver.server._connections) == len(staying), "nobody was closed for another"
             receiver.server.refused_for_now(ConnectionId(10_000))
 
             receiver.admits = True
@@ -129,7 +129,7 @@ def test_whoever_was_refused_for_now_and_stays_takes_no_place_of_those_who_regis
             await works(receiver, port)
             for each in staying:
                 each.close()
-            await until(lambda: receiver.server.connection_count == 0)
+            await until(lambda: len(receiver.server._connections) == 0)
             # What was given back is given back once: all places are there again.
             assert receiver.server._limiter is not None
             assert receiver.server._limiter._registering_count == 0
@@ -218,11 +218,11 @@ def test_a_message_that_is_read_when_its_connection_is_rejected_has_no_effect(
         loop_time = LoopTime()
         async with serving() as (receiver, port):
             late = await in_thread(partial(half_open, port, "127.0.0.2"))
-            await until(lambda: receiver.server.connection_count == 1)
+            await until(lambda: len(receiver.server._connections) == 1)
             # In one turn of the loop it is read, and its deadline is due.
             late.sendall(masked_frame(encode(register())))
             await loop_time.forward(3_601)
-            await until(lambda: receiver.server.connection_count == 0)
+            await until(lambda: len(receiver.server._connections) == 0)
             assert (receiver.messages, receiver.lost) == ([], [])
             late.close()
 

@@ -307,7 +307,7 @@ def test_no_message_of_a_stranger_is_heard(message: FromNode) -> None:
             heard = await in_thread(lambda: attack(port))
             assert heard.startswith(b"HTTP/1.1 401")
             assert receiver.messages == []
-            assert receiver.server.connection_count == 0
+            assert len(receiver.server._connections) == 0
 
     run(main())
 

@@ -99,7 +99,7 @@ def test_it_stops_during_a_pause() -> None:
                 await a_while(receiver, port)
             await receiver.server.stop()
             await until(lambda: node.lost, "the end")
-            assert receiver.server.connection_count == 0
+            assert len(receiver.server._connections) == 0
 
     run(main())
 

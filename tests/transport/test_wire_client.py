@@ -188,7 +188,7 @@ def test_connect_closes_the_connection_before() -> None:
             await until(lambda: receiver.lost)
 
             assert node.lost == []
-            assert receiver.server.connection_count == 1
+            assert len(receiver.server._connections) == 1
             await node.client.close()
 
     run(main())

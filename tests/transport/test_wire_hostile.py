@@ -96,7 +96,7 @@ def test_garbage_is_turned_away_with_one_log_line_and_no_traceback(
         async with serving() as (receiver, port):
             await in_thread(lambda: talk(port, garbage))
             await works(receiver, port)
-            await until(lambda: receiver.server.connection_count == 0)
+            await until(lambda: len(receiver.server._connections) == 0)
 
             assert len(receiver.messages) == 2
             assert [reason for _, reason in receiver.lost] == ["connection closed"]
@@ -187,7 +187,7 @@ def test_a_peer_without_a_first_message_is_closed(
             await in_thread(lambda: talk(port, start))
 
             assert impatient * 0.9 <= asyncio.get_running_loop().time() - began
-            await until(lambda: receiver.server.connection_count == 0)
+            await until(lambda: len(receiver.server._connections) == 0)
             assert receiver.lost == []
 
     run(main())

@@ -45,7 +45,7 @@ def test_a_node_registers_and_is_answered() -> None:
             (connection, message, peer), *_ = receiver.messages
             assert (message, peer) == (register(), HOST)
             assert node.messages == [admitted()]
-            assert receiver.server.connection_count == 1
+            assert len(receiver.server._connections) == 1
             raw = receiver.server._connections[connection].request.transport
             assert raw is not None
             assert raw.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
@@ -143,7 +143,7 @@ def test_the_loss_of_a_killed_process_is_reported_once_and_by_the_end_of_its_con
 
             # Not by its silence, which is noticed much later.
             assert receiver.lost == [(receiver.messages[0][0], "connection closed")]
-            assert receiver.server.connection_count == 0
+            assert len(receiver.server._connections) == 0
 
     run(main())
 
@@ -153,9 +153,9 @@ def test_the_end_of_a_connection_that_never_delivered_a_message_is_not_reported(
         async with serving() as (receiver, port):
             node = Node(port)
             await node.client.connect(WAIT_S)
-            await until(lambda: receiver.server.connection_count == 1)
+            await until(lambda: len(receiver.server._connections) == 1)
             await node.client.close()
-            await until(lambda: receiver.server.connection_count == 0)
+            await until(lambda: len(receiver.server._connections) == 0)
 
             assert receiver.lost == []
 
@@ -255,7 +255,7 @@ def test_before_admission_a_message_may_have_64_kib(size: int, passes: bool) -> 
             receiver.admits = False
             with await in_thread(lambda: plain_socket(port)) as peer:
                 await in_thread(lambda: peer.sendall(HANDSHAKE + masked_frame(padded(size))))
-                await until(lambda: receiver.messages if passes else receiver.server.connection_count == 0)
+                await until(lambda: receiver.messages if passes else len(receiver.server._connections) == 0)
 
                 assert len(receiver.messages) == passes
                 assert receiver.lost == []
@@ -343,7 +343,7 @@ def test_stop_delivers_what_is_queued_reports_every_loss_once_and_frees_the_port
         assert sorted(receiver.lost) == [
             (connection, "the scheduler stops") for connection, _, _ in receiver.messages
         ]
-        assert receiver.server.connection_count == 0
+        assert len(receiver.server._connections) == 0
 
         again = Receiver()
         assert await again.server.start(HOST, port) == port
