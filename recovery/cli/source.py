@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from recovery import config
 from recovery.core.converter import Converter
@@ -13,11 +13,10 @@ from recovery.core.records import EventRecord
 from recovery.errors import SettingError, UsageError
 from recovery.launch.credentials import of_viewer
 from recovery.store.reader import StoredEvent
+from recovery.tls.process_channels import channel_of
+from recovery.tls.side import Side
 from recovery.transport import inspection_client
 from recovery.transport.access import Access
-
-if TYPE_CHECKING:
-    from recovery.tls.channel import Channel
 
 Address = tuple[str, int]
 """Of a running scheduler."""
@@ -78,23 +77,8 @@ def own_access(recovery_path: Path | None = None) -> Access:
     Raises:
         SettingError, SecureChannelError, RecoveryPathError: they are wrong, or the token's file is.
     """
-    return Access(of_viewer(os.environ, recovery_path), own_channel())  # noqa: TID251 - read by recovery.config
-
-
-def own_channel() -> Channel | None:
-    """The channel that the variables of this command describe; None: plain text.
-
-    Raises:
-        SettingError, SecureChannelError: they are wrong.
-    """
-    settings = config.secure_channel()
-    if not settings.enabled:
-        return None
-    # Costs 0.1 s, which commands without TLS need not spend.
-    from recovery.tls.process_channels import channel_of  # noqa: PLC0415 - as above
-    from recovery.tls.side import Side  # noqa: PLC0415 - as above
-
-    return channel_of(settings, Side.CLIENT)
+    channel = channel_of(config.secure_channel(), Side.CLIENT)
+    return Access(of_viewer(os.environ, recovery_path), channel)  # noqa: TID251 - read by recovery.config
 
 
 def event_of(answered: dict[str, Any]) -> StoredEvent:
