@@ -18,7 +18,7 @@ import time
 import traceback
 import types
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Union
 
 import msgspec
 
@@ -60,26 +60,17 @@ class Descriptors(NamedTuple):
     """Gives a byte once the process between the template and this one has ended, and takes the report."""
 
 
-class _Report(msgspec.Struct, frozen=True):
-    pid: int
-    errno: int
-    reason: str
-
-
-_reports = msgspec.msgpack.Decoder(_Report)
+_reports: msgspec.msgpack.Decoder[Forked | NotForked] = msgspec.msgpack.Decoder(Union[Forked, NotForked])
 
 
 def report_error(template: int, error: OSError) -> None:
     """Say that the process cannot begin."""
-    os.write(template, msgspec.msgpack.encode(_Report(0, error.errno or 0, str(error.strerror))))
+    os.write(template, msgspec.msgpack.encode(NotForked(errno=error.errno or 0, reason=str(error.strerror))))
 
 
 def read_report(said: bytes) -> Forked | NotForked:
     """What the process has said, for the launcher."""
-    if not said:
-        return NotForked(errno=0, reason="it ended before it began")
-    report = _reports.decode(said)
-    return Forked(pid=report.pid) if report.pid else NotForked(errno=report.errno, reason=report.reason)
+    return _reports.decode(said) if said else NotForked(errno=0, reason="it ended before it began")
 
 
 def turn_into_worker(request: Fork, imported: Imported, launcher: int, held: Descriptors) -> Program:
@@ -111,7 +102,7 @@ def turn_into_worker(request: Fork, imported: Imported, launcher: int, held: Des
     if not os.read(template, 1):
         os._exit(1)
     process_conditions.tie_to(launcher)
-    os.write(template, msgspec.msgpack.encode(_Report(os.getpid(), 0, "")))
+    os.write(template, msgspec.msgpack.encode(Forked(pid=os.getpid())))
     os.close(template)
     # A process that the launcher does not know of would run beside the one that it begins instead.
     if not os.read(go, 1):
