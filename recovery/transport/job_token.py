@@ -20,9 +20,8 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from typing_extensions import override
-
 from recovery import clock
+from recovery.config.secret import Secret
 from recovery.core.message_fields import NODE_ID_PATTERN
 from recovery.core.principals import AuthMethod, Principal, PrincipalKind
 from recovery.errors import RecoveryPathError
@@ -47,33 +46,19 @@ _NEXT_STEP = (
 )
 
 
-class JobToken:
-    """What every process of a job knows, and nobody else. It prints as nothing."""
+class JobToken(Secret):
+    """What every process of a job knows, and nobody else, as it is set or stored: never empty."""
 
-    __slots__ = ("_key",)
-
-    def __init__(self, text: str) -> None:
-        """Take the token as it is set or stored."""
-        assert text, "no token is not an empty one"
-        self._key = text.encode()
+    __slots__ = ()
 
     @classmethod
     def of(cls, text: str | None) -> JobToken | None:
         """Take a token, or none."""
         return cls(text) if text is not None else None
 
-    @override
-    def __repr__(self) -> str:
-        return "JobToken(...)"
-
-    @override
-    def __reduce__(self) -> tuple[object, ...]:
-        message = "a token is not copied into anything"
-        raise TypeError(message)
-
     def is_text(self, text: str) -> bool:
         """Is it this one?"""
-        return hmac.compare_digest(self._key, text.encode())
+        return hmac.compare_digest(self.reveal().encode(), text.encode())
 
     def proof(self, side: str, asked: Asked, challenge: str, nonce: str) -> str:
         """What only a process that knows the token can say of a request.
@@ -84,7 +69,7 @@ class JobToken:
             challenge: drawn by the scheduler.
             nonce: drawn by the client.
         """
-        return _mac(self._key, PURPOSE, side, *asked, challenge, nonce)
+        return _mac(self.reveal().encode(), PURPOSE, side, *asked, challenge, nonce)
 
 
 class Asked(NamedTuple):
