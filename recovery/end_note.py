@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 VARIABLE = "MS_FINISHED_FILE"
 _FINISHED = "finished"
@@ -35,15 +36,47 @@ def note_exit(code: int) -> None:
             _add(Path(name), f"{_CODE}{code}")
 
 
-def finished_in(text: str) -> bool:
-    """Does a file's text say that the job had finished? One that a process has only made does."""
-    return not text or _FINISHED in text.splitlines()
+class EndNote(NamedTuple):
+    """What a process has noted."""
+
+    finished: bool
+    """It had heard that its job has finished."""
+    exit_code: int | None
+    """With which the engine ended it; None: it did not, or nobody could note it."""
 
 
-def exit_code_in(text: str) -> int | None:
-    """The exit code of the engine's own that a file's text names; None: none."""
-    codes = [line.removeprefix(_CODE) for line in text.splitlines() if line.startswith(_CODE)]
-    return int(codes[-1]) if codes and codes[-1].isdigit() else None
+class FinishedFile:
+    """Of one process of a launcher."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        """Note where it lies.
+
+        Args:
+            directory: of the launcher's logs.
+            name: of the process there.
+        """
+        self._path = directory / f".{name}.finished"
+
+    def variables(self) -> dict[str, str]:
+        """What the next process finds in its environment: a file that is not there; nothing where that cannot be had."""
+        try:
+            self._path.unlink(missing_ok=True)
+        except OSError:
+            return {}
+        name = str(self._path)
+        return {VARIABLE: name} if name.isprintable() else {}
+
+    def take(self) -> EndNote:
+        """Give what the process has noted. It has ended, and the file goes with it."""
+        with contextlib.suppress(OSError):
+            text = self._path.read_text(encoding="ascii", errors="replace")
+            self._path.unlink()
+            lines = text.splitlines()
+            codes = [line.removeprefix(_CODE) for line in lines if line.startswith(_CODE)]
+            # One that a process has only made says that the job had finished, too.
+            finished = not text or _FINISHED in lines
+            return EndNote(finished, int(codes[-1]) if codes and codes[-1].isdigit() else None)
+        return EndNote(finished=False, exit_code=None)
 
 
 def _add(path: Path, line: str) -> None:

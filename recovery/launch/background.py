@@ -62,7 +62,7 @@ def hand_over(log_dir: Path, work: Callable[[], int], *, stop_grace_s: float) ->
         code = work()
     finally:
         (log_dir / _NOTE).unlink(missing_ok=True)
-        console.finish()
+        console.output.finish()
         flush_streams()
         os._exit(code)
 

@@ -35,13 +35,13 @@ class BottomLine(RenderHook):
         """
         text.end = ""
         self._text = text
-        if not console.is_behind():
+        if not console.output.is_behind:
             console.console.print(Control())
 
 
 def is_wanted() -> bool:
     """Is there a terminal on which a line can be erased? FORCE_COLOR makes no terminal of a pipe."""
-    return console.is_terminal() and not console.console.is_dumb_terminal
+    return console.output.isatty() and not console.console.is_dumb_terminal
 
 
 @contextlib.contextmanager

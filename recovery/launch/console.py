@@ -89,11 +89,16 @@ class _Output(io.TextIOBase):
         """Does something wait for the reader?"""
         return bool(self._pending)
 
-    def finish(self, patience_s: float) -> None:
-        """Give a slow reader the rest, as long as it takes something."""
+    def go_on(self) -> None:
+        """Give a reader that was slow what waits for it."""
+        with contextlib.suppress(OSError):
+            self.write("")
+
+    def finish(self) -> None:
+        """Before this process ends: a reader that takes something gets all of it, one that takes nothing holds nobody."""
         with self._one_at_a_time, contextlib.suppress(OSError, AttributeError):
             self._tell_lost()
-            while self._pending and _takes_more(self.fileno(), patience_s):
+            while self._pending and _takes_more(self.fileno(), _PATIENCE_S):
                 self._drain(self.fileno())
 
     def _tell_lost(self) -> None:
@@ -139,8 +144,8 @@ class _Console(Console):
         say("nobody reads this launcher's output any more; the processes' logs go on", style="yellow")
 
 
-_output = _Output()
-console = _Console(file=cast("IO[str]", _output), highlight=False, soft_wrap=True, emoji=False, markup=False)
+output = _Output()
+console = _Console(file=cast("IO[str]", output), highlight=False, soft_wrap=True, emoji=False, markup=False)
 """Colour on a terminal only, and none where NO_COLOR is set: Rich's own rules."""
 
 
@@ -208,28 +213,7 @@ def lines_of(text: str) -> list[str]:
     return [_STEERING.sub("", line.rstrip("\r").rpartition("\r")[2]) for line in whole]
 
 
-def is_terminal() -> bool:
-    """Is standard output a terminal? Rich takes a pipe for one where FORCE_COLOR is set."""
-    return _output.isatty()
-
-
-def is_behind() -> bool:
-    """Has the reader not taken yet what was written?"""
-    return _output.is_behind
-
-
-def go_on() -> None:
-    """Give a reader that was slow what waits for it."""
-    with contextlib.suppress(OSError):
-        _output.write("")
-
-
-def finish() -> None:
-    """Before this process ends: a reader that takes something gets all of it, one that takes nothing holds nobody."""
-    _output.finish(_PATIENCE_S)
-
-
-atexit.register(finish)
+atexit.register(output.finish)
 
 
 def open_log(path: Path, *, start: int) -> BinaryIO:

@@ -53,7 +53,7 @@ async def follow(tails: list[Tail]) -> None:
         while True:
             for tail in tails:
                 tail.show()
-            console.go_on()
+            console.output.go_on()
             await asyncio.sleep(_POLL_S)
     finally:
         for tail in tails:

@@ -15,6 +15,7 @@ from typing_extensions import assert_never
 
 from recovery import clock, owner_files, process_identity
 from recovery.core.ids import NodeId
+from recovery.end_note import FinishedFile
 from recovery.errors import (
     ROWS,
     Cause,
@@ -25,7 +26,6 @@ from recovery.job_line import Start
 from recovery.launch import console
 from recovery.launch.attempt import Attempt
 from recovery.launch.children import Child, SpawnedChild, end
-from recovery.launch.finished_file import FinishedFile
 from recovery.launch.flag_values import Rejoin
 from recovery.launch.given_up_rank import is_taken
 from recovery.launch.hung_nodes import LostNode

@@ -48,7 +48,7 @@ LAUNCHER: tuple[Bug, ...] = (
     Bug(
         "a file that an earlier process has left speaks for the next",
         "I4",
-        "launch/finished_file.py",
+        "end_note.py",
         "FinishedFile.variables",
         "self._path.unlink(missing_ok=True)",
         "pass",
