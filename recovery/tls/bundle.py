@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,50 +59,46 @@ def read_bundle(path: Path, password: bytes | None, *, field: str, argument: str
     Raises:
         ChannelFileError: the kind says what is wrong with it.
     """
-    file = str(path)
-    found = _opened(read_secret(path, field), password, file=file, field=field, argument=argument)
+    refused = partial(ChannelFileError, file=str(path), field=field)
+    found = _opened(read_secret(path, field), password, refused, argument)
     if found.key is None:
-        raise ChannelFileError("P12_NO_KEY", file=file, field=field)
+        raise refused("P12_NO_KEY")
     others = [extra.certificate for extra in found.additional_certs]
     try:
         for certificate in (*others, *([found.cert.certificate] if found.cert is not None else [])):
             look_into(certificate)
     except UNREADABLE:
         reason = "a certificate in it cannot be read"
-        raise ChannelFileError(
-            "P12_FORMAT", file=file, field=field, reason=reason, next_step=_AGAIN
-        ) from None
+        raise refused("P12_FORMAT", reason=reason, next_step=_AGAIN) from None
     chain = tuple(certificate for certificate in others if is_authority(certificate))
     leaves = [certificate for certificate in others if not is_authority(certificate)]
     # OpenSSL looks for the certificate of the key, and gives none where none is.
     if found.cert is None:
         if not leaves:
-            raise ChannelFileError("P12_NO_CERT", file=file, field=field)
-        raise ChannelFileError("P12_KEY_MISMATCH", file=file, field=field, subject=subject_of(leaves[0]))
-    certificate = found.cert.certificate
+            raise refused("P12_NO_CERT")
+        raise refused("P12_KEY_MISMATCH", subject=subject_of(leaves[0]))
     if leaves:
-        raise ChannelFileError("P12_EXTRA_LEAF", file=file, field=field, subject=subject_of(leaves[0]))
-    return Bundle(file, found.key, certificate, chain)
+        raise refused("P12_EXTRA_LEAF", subject=subject_of(leaves[0]))
+    return Bundle(str(path), found.key, found.cert.certificate, chain)
 
 
 def _opened(
-    data: bytes, password: bytes | None, *, file: str, field: str, argument: str
+    data: bytes, password: bytes | None, refused: Callable[..., ChannelFileError], argument: str
 ) -> PKCS12KeyAndCertificates:
     if not data:
-        raise ChannelFileError("P12_FORMAT", file=file, field=field, reason="it is empty", next_step=_AGAIN)
+        raise refused("P12_FORMAT", reason="it is empty", next_step=_AGAIN)
     if data.lstrip().startswith(_PEM):
-        raise ChannelFileError("P12_FORMAT", file=file, field=field, reason="it is PEM", next_step=_NOT_OURS)
+        raise refused("P12_FORMAT", reason="it is PEM", next_step=_NOT_OURS)
     if _opens(data, None) is not None:
-        raise ChannelFileError("P12_UNENCRYPTED", file=file, field=field)
+        raise refused("P12_UNENCRYPTED")
     found = _opens(data, password) if password else None
     if found is not None:
         return found
     if not _is_pkcs12(data):
-        reason = "it is cut, or something else"
-        raise ChannelFileError("P12_FORMAT", file=file, field=field, reason=reason, next_step=_AGAIN)
+        raise refused("P12_FORMAT", reason="it is cut, or something else", next_step=_AGAIN)
     if not password:
-        raise ChannelFileError("P12_PASSWORD_MISSING", file=file, field=field, argument=argument)
-    raise ChannelFileError("P12_PASSWORD_OR_CORRUPT", file=file, field=field, argument=argument)
+        raise refused("P12_PASSWORD_MISSING", argument=argument)
+    raise refused("P12_PASSWORD_OR_CORRUPT", argument=argument)
 
 
 def _opens(data: bytes, password: bytes | None) -> PKCS12KeyAndCertificates | None:

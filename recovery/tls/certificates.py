@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from typing import TypeVar
 
 from cryptography import x509
@@ -92,13 +93,12 @@ def check_leaf(
     """
     check_time(certificate, file=file, now=now)
     check_strength(certificate, file=file)
+    refused = partial(CertificateError, file=file, subject=subject_of(certificate))
     if is_authority(certificate):
-        raise CertificateError("TLS_LEAF_IS_CA", file=file, subject=subject_of(certificate))
+        raise refused("TLS_LEAF_IS_CA")
     usage = _SERVER if server else _CLIENT
     if _USAGES[usage] not in (extension_of(certificate, x509.ExtendedKeyUsage) or ()):
-        raise CertificateError(
-            "TLS_EKU", file=file, field=field, subject=subject_of(certificate), usage=usage
-        )
+        raise refused("TLS_EKU", field=field, usage=usage)
 
 
 def check_time(
@@ -106,22 +106,17 @@ def check_time(
 ) -> None:
     """Refuse one that is not valid now; `expired` is the code of one that was."""
     begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    refused = partial(CertificateError, file=file, subject=subject_of(certificate))
     if now < begin:
-        raise CertificateError(
-            "TLS_CERT_NOT_YET_VALID",
-            file=file,
-            subject=subject_of(certificate),
-            date=day(begin),
-            now=day(now),
-        )
+        raise refused("TLS_CERT_NOT_YET_VALID", date=day(begin), now=day(now))
     if now > end:
-        days = (now - end).days
-        raise CertificateError(expired, file=file, subject=subject_of(certificate), date=day(end), days=days)
+        raise refused(expired, date=day(end), days=(now - end).days)
 
 
 def check_strength(certificate: x509.Certificate, *, file: str) -> None:
     """Refuse short keys and broken digests."""
     key = certificate.public_key()
+    refused = partial(CertificateError, file=file, subject=subject_of(certificate))
     found = ""
     if isinstance(key, rsa.RSAPublicKey):
         found = f"{key.key_size} bits (RSA)" if key.key_size < RSA_BITS_MIN else ""
@@ -131,16 +126,12 @@ def check_strength(certificate: x509.Certificate, *, file: str) -> None:
         found = f"another kind ({type(key).__name__})"
     if found:
         wanted = f"RSA of {RSA_BITS_MIN} bits or EC of {EC_BITS_MIN}"
-        raise CertificateError(
-            "TLS_KEY_WEAK", file=file, subject=subject_of(certificate), found=found, wanted=wanted
-        )
+        raise refused("TLS_KEY_WEAK", found=found, wanted=wanted)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         digest = certificate.signature_hash_algorithm
     if digest is not None and digest.name in _WEAK_DIGESTS:
-        raise CertificateError(
-            "TLS_SIG_WEAK", file=file, subject=subject_of(certificate), algorithm=digest.name
-        )
+        raise refused("TLS_SIG_WEAK", algorithm=digest.name)
 
 
 def extension_of(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from functools import partial
 from pathlib import Path
 
 from recovery.errors import ChannelFileError
@@ -49,23 +50,23 @@ def read_password(path: Path, field: str) -> bytes:
     Raises:
         ChannelFileError: the file is not one that a secret is read from, or it holds no single line.
     """
+    refused = partial(ChannelFileError, "PASSWORD_FILE", file=str(path), field=field)
     data = read_secret(path, field, bytes_max=PASSWORD_BYTES_MAX + 2)
     line = data.removesuffix(b"\n").removesuffix(b"\r")
     if not line:
-        raise ChannelFileError("PASSWORD_FILE", file=str(path), field=field, reason="is empty")
+        raise refused(reason="is empty")
     if any(byte in line for byte in (b"\n", b"\r", b"\0")):
-        raise ChannelFileError(
-            "PASSWORD_FILE", file=str(path), field=field, reason="holds more than one line"
-        )
+        raise refused(reason="holds more than one line")
     try:
         line.decode()
     except UnicodeDecodeError:
-        raise ChannelFileError("PASSWORD_FILE", file=str(path), field=field, reason="is not UTF-8") from None
+        raise refused(reason="is not UTF-8") from None
     return line
 
 
 def _read(path: Path, field: str, bytes_max: int, forbidden: int, rule: str, *, links: bool) -> bytes:
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if links else os.O_NOFOLLOW)
+    too_big = partial(ChannelFileError, "FILE_TOO_BIG", file=str(path), field=field, most=bytes_max)
     try:
         descriptor = os.open(path, flags)
     except (OSError, ValueError) as error:
@@ -74,9 +75,7 @@ def _read(path: Path, field: str, bytes_max: int, forbidden: int, rule: str, *, 
         facts = os.fstat(descriptor)
         _check(path, field, facts, forbidden, rule)
         if facts.st_size > bytes_max:
-            raise ChannelFileError(
-                "FILE_TOO_BIG", file=str(path), field=field, size=facts.st_size, most=bytes_max
-            )
+            raise too_big(size=facts.st_size)
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             data = file.read(bytes_max + 1)
     except OSError as error:
@@ -84,45 +83,37 @@ def _read(path: Path, field: str, bytes_max: int, forbidden: int, rule: str, *, 
     finally:
         os.close(descriptor)
     if len(data) > bytes_max:
-        raise ChannelFileError(
-            "FILE_TOO_BIG", file=str(path), field=field, size=f"more than {bytes_max}", most=bytes_max
-        )
+        raise too_big(size=f"more than {bytes_max}")
     return data
 
 
 def _not_opened(path: Path, field: str, error: OSError | ValueError, *, links: bool) -> Exception:
-    if isinstance(error, OSError):
-        if error.errno == errno.ELOOP and not links:
-            return ChannelFileError("FILE_SYMLINK", file=str(path), field=field)
-        if error.errno == errno.ENXIO:
-            return ChannelFileError("FILE_NOT_REGULAR", file=str(path), field=field, kind="socket")
-        return ChannelFileError("FILE_MISSING", file=str(path), field=field, reason=error.strerror)
-    return ChannelFileError("FILE_MISSING", file=ascii(str(path)), field=field, reason=str(error))
+    if isinstance(error, ValueError):
+        return ChannelFileError("FILE_MISSING", file=ascii(str(path)), field=field, reason=str(error))
+    if error.errno == errno.ELOOP and not links:
+        return ChannelFileError("FILE_SYMLINK", file=str(path), field=field)
+    if error.errno == errno.ENXIO:
+        return ChannelFileError("FILE_NOT_REGULAR", file=str(path), field=field, kind="socket")
+    return ChannelFileError("FILE_MISSING", file=str(path), field=field, reason=error.strerror)
 
 
 def _check(path: Path, field: str, facts: os.stat_result, forbidden: int, rule: str) -> None:
+    refused = partial(ChannelFileError, file=str(path), field=field)
     for is_kind, kind in _KINDS:
         if is_kind(facts.st_mode):
-            raise ChannelFileError("FILE_NOT_REGULAR", file=str(path), field=field, kind=kind)
+            raise refused("FILE_NOT_REGULAR", kind=kind)
     user = os.geteuid()
     if facts.st_uid not in (user, 0):
-        raise ChannelFileError("FILE_OWNER", file=str(path), field=field, owner=facts.st_uid, user=user)
+        raise refused("FILE_OWNER", owner=facts.st_uid, user=user)
     if facts.st_mode & forbidden:
         wanted = "0600" if forbidden == _OTHERS else "go-w"
-        raise ChannelFileError(
-            "FILE_PERM", file=str(path), field=field, mode=_mode(facts.st_mode), rule=rule, wanted=wanted
-        )
+        raise refused("FILE_PERM", mode=_mode(facts.st_mode), rule=rule, wanted=wanted)
     place = path.parent
     above = place.stat().st_mode
     if above & stat.S_IWOTH and not above & stat.S_ISVTX:
-        raise ChannelFileError(
-            "FILE_PERM",
-            file=str(place),
-            field=f"where {field} lies",
-            mode=_mode(above),
-            rule="everybody may put another file there",
-            wanted="o-w",
-        )
+        everybody = "everybody may put another file there"
+        refused = partial(ChannelFileError, "FILE_PERM", file=str(place), field=f"where {field} lies")
+        raise refused(mode=_mode(above), rule=everybody, wanted="o-w")
 
 
 def _mode(mode: int) -> str:

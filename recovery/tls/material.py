@@ -95,12 +95,8 @@ def load(files: ChannelFiles, side: Side, password: bytes | None, now: datetime.
     certificates.check_leaf(own.certificate, file=own.file, field=field, server=server, now=now)
     chain = _chain(own, trusted, str(files.ca_cert), now)
     if server and not certificates.has_name(own.certificate):
-        raise CertificateError(
-            "TLS_NO_SAN",
-            file=own.file,
-            subject=certificates.subject_of(own.certificate),
-            wanted="MS_SCHED_HOST",
-        )
+        subject = certificates.subject_of(own.certificate)
+        raise CertificateError("TLS_NO_SAN", file=own.file, subject=subject, wanted="MS_SCHED_HOST")
     lists: tuple[revocation.List, ...] = ()
     if files.crl is not None:
         lists = revocation.read_revocation_lists(

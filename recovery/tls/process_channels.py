@@ -154,11 +154,9 @@ def _password_of(settings: SecureChannel, side: Side) -> bytes | None:
 
 def _password_file_of(settings: SecureChannel, side: Side) -> tuple[Path | None, str]:
     """Where a password is read from, and which variable says so; None: nowhere, or the script has given it."""
-    if side is Side.SERVER:
-        file, field = settings.server_password_file, "MS_SERVER_PASSWORD_FILE"
-    else:
-        file, field = settings.client_password_file, "MS_CLIENT_PASSWORD_FILE"
-    return (file if _given_password(side) is None else None), field
+    is_server, given = side is Side.SERVER, _given_password(side)
+    file = settings.server_password_file if is_server else settings.client_password_file
+    return (file if given is None else None), f"MS_{side.value.upper()}_PASSWORD_FILE"
 
 
 def _given_password(side: Side) -> bytes | None:
