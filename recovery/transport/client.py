@@ -105,11 +105,6 @@ class Client:
         """Why it was refused since it was connected last, each said once: a worker that trains on dials for ever."""
 
     @property
-    def connected(self) -> bool:
-        """Whether there is a connection, as far as this side knows."""
-        return self._connection is not None
-
-    @property
     def local_host(self) -> str | None:
         """This machine's address as the current connection uses it: where others can reach this process."""
         raw = self._raw()

@@ -55,9 +55,7 @@ class InspectionPages:
             # A view that fails must not end what it views.
             _logger.exception("event=inspection_failed path=%s", request.path)
             return text_of(500, "this view failed, see the scheduler's log")
-        response = web.Response(body=body, content_type=content_type)
-        response.force_close()
-        return response
+        return _closing(web.Response(body=body, content_type=content_type))
 
     def _act(self, request: web.BaseRequest, action: Action, body: bytes) -> web.Response:
         """Change something for a caller that could as well send signals to the processes here: nobody else is known yet."""
@@ -67,9 +65,7 @@ class InspectionPages:
             return text_of(403, "only for processes of the scheduler's own host, and not for browsers")
         status, answer = action(body)
         content, content_type = json_body(answer)
-        response = web.Response(status=status, body=content, content_type=content_type)
-        response.force_close()
-        return response
+        return _closing(web.Response(status=status, body=content, content_type=content_type))
 
 
 async def body_of(request: web.BaseRequest) -> bytes | None:
@@ -91,6 +87,9 @@ def refused(
 
 def text_of(status: int, text: str) -> web.Response:
     """Make an answer of one line, behind which the connection closes."""
-    response = web.Response(status=status, text=f"{text}\n")
+    return _closing(web.Response(status=status, text=f"{text}\n"))
+
+
+def _closing(response: web.Response) -> web.Response:
     response.force_close()
     return response

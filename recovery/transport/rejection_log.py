@@ -41,11 +41,9 @@ class RejectionLog:
         _logger.warning("event=peer_refused peer=%s count=%d reason=%r", peer, count, reason)
 
     def _forget_old(self, now_ms: int) -> None:
-        for peer in [
-            peer for peer, logged_at in self._logged_at_ms.items() if now_ms - logged_at >= PERIOD_MS
-        ]:
-            del self._logged_at_ms[peer]
-            self._unlogged.pop(peer, None)
+        recent = {peer: at_ms for peer, at_ms in self._logged_at_ms.items() if now_ms - at_ms < PERIOD_MS}
+        self._logged_at_ms = recent
+        self._unlogged = {peer: count for peer, count in self._unlogged.items() if peer in recent}
 
 
 class AiohttpLogger(logging.Logger):

@@ -30,7 +30,7 @@ async def refused(port: int, host: str = HOST, timeout_s: float = WAIT_S) -> str
     client = Client(host=host, port=port, rules=RULES, on_message=print, on_lost=lost.append)
     with pytest.raises(ConnectError) as caught:
         await client.connect(timeout_s)
-    assert not client.connected
+    assert client.fileno is None
     assert lost == []
     assert isinstance(caught.value, OSError)
     return caught.value.reason
@@ -136,7 +136,7 @@ def test_the_end_of_the_scheduler_is_reported_once_and_the_client_connects_again
         await node.join()
         await receiver.server.stop()
         await until(lambda: node.lost)
-        assert not node.client.connected
+        assert node.client.fileno is None
         assert node.lost == ["the scheduler closed the connection: the scheduler stops"]
 
         again = Receiver()
@@ -262,7 +262,7 @@ def test_a_scheduler_that_does_not_read_is_left_and_close_does_not_wait_for_it()
         long = register(host="h" * 1_000)
         for _ in range(100_000):
             node.client.send(long)
-            if not node.client.connected:
+            if node.client.fileno is None:
                 break
             if node.client._connection is not None and len(node.client._connection.outbox._frames) > 100:
                 await asyncio.sleep(0)
