@@ -113,7 +113,9 @@ def msrun(
         saves_at_end=not program.supervised,
         earlier=_earlier(environment, contact, placed, beginner),
     )
-    _warn_of_loopback(named, given)
+    only_here = host_address.only_here(named, given.master_addr)
+    if only_here and given.local_worker_num < given.worker_num:
+        console.say(only_here, style="yellow")
     _clear_memory(environment, job_is_over=False)
     agent = Agent(placed, context)
     if not given.join:
@@ -135,13 +137,6 @@ def msrun(
 def _access(given: Arguments, environment: Mapping[str, str], host: placement.Host) -> Access:
     channel = config.secure_channel({**environment, **placement.secure_channel_of(given)})
     return Access(credentials.of_launcher(environment, host.address), channel_of(channel, Side.CLIENT))
-
-
-def _warn_of_loopback(named: str, given: Arguments) -> None:
-    """Before workers of other hosts are waited for."""
-    only_here = host_address.only_here(named, given.master_addr)
-    if only_here and given.local_worker_num < given.worker_num:
-        console.say(only_here, style="yellow")
 
 
 def _created(log_dir: Path) -> Path:

@@ -73,17 +73,13 @@ class Incidents:
             directory: where the incidents are kept.
         """
         self._directory = directory
-        self._newest: Incident | None = None
+        self.newest: Incident | None = None
+        """The last that was no consequence of another; None: nothing has failed."""
         self._newest_ms = 0
         self._path: Path | None = None
         """Of the newest; None: it has no file yet."""
         self._ends: dict[str, tuple[str, ...]] = {}
         """By process, what `repeats` compares, of its attempt before; empty: it had no output."""
-
-    @property
-    def newest(self) -> Incident | None:
-        """The last that was no consequence of another; None: nothing has failed."""
-        return self._newest
 
     def repeats(self, process: str, log: Path) -> bool:
         """Did this process end as its attempt before: with the same tracebacks, or without any the same last line? Asked once an attempt."""
@@ -103,7 +99,7 @@ class Incidents:
             ended_ms: when it ended.
             job_goes_on: without the process. Then it is kept, and is the reason of no later failure.
         """
-        newest, path = self._newest, self._path
+        newest, path = self.newest, self._path
         if newest is not None and begun_ms < self._newest_ms and ended_ms - self._newest_ms < _FOLLOWS_MS:
             incident = msgspec.structs.replace(newest, followed=(*newest.followed, failure))
         else:
@@ -114,7 +110,7 @@ class Incidents:
             if job_goes_on:
                 return self._written(incident, path) or self._directory / "incident"
             self._newest_ms = ended_ms
-        self._newest = incident
+        self.newest = incident
         self._path = self._written(incident, path)
         return self._path or self._directory / "incident"
 

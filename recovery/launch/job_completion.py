@@ -32,19 +32,11 @@ class Completion:
             ask: gives the scheduler's `/status`, or raises `NoAnswerError`.
         """
         self._ask = ask
-        self._finished = False
+        self.is_finished = False
+        """Is it known that the job has finished? By the scheduler, or by a worker of this host that has heard so."""
         self._job = ""
         """The job that this launcher's processes belong to; empty: not known yet."""
         self._asking = asyncio.Lock()
-
-    @property
-    def is_finished(self) -> bool:
-        """Is it known that the job has finished?"""
-        return self._finished
-
-    def note_finished(self) -> None:
-        """A worker of this host has heard so."""
-        self._finished = True
 
     def note_job(self, job: str) -> None:
         """The scheduler says whose it is. The first answer stays: a later one may be of the next job at the same address."""
@@ -53,7 +45,7 @@ class Completion:
     async def includes(self, placed: Placed, node_id: NodeId) -> bool:
         """Was this process done when it ended with 0, under this node id? A scheduler ends so only after a finished job."""
         if placed.kind is ProcessKind.SCHEDULER:
-            self._finished = True
+            self.is_finished = True
             return True
         return await self.includes_worker(node_id, placed.name)
 
@@ -62,7 +54,7 @@ class Completion:
         give_up_ms = clock.monotonic_ms() + _PATIENCE_MS
         while True:
             async with self._asking:
-                if self._finished:
+                if self.is_finished:
                     return True
                 try:
                     status = await self._ask()
@@ -74,8 +66,8 @@ class Completion:
                             f"{name}: the scheduler of another job answers; its exit code 0 is believed"
                         )
                         return True
-                    self._finished = status["state"] == JobState.FINISHED.value
-                    return self._finished or _left_in_order(status, node_id)
+                    self.is_finished = status["state"] == JobState.FINISHED.value
+                    return self.is_finished or _left_in_order(status, node_id)
             if clock.monotonic_ms() >= give_up_ms:
                 console.say(
                     f"{name}: no scheduler says whether it was done ({reason}); its exit code 0 is believed",

@@ -198,7 +198,7 @@ class ProcessKeeper:
             self._ended_by_launcher = ""
         noted = self._finished_file.take()
         if noted.finished and self._context.completion is not None:
-            self._context.completion.note_finished()
+            self._context.completion.is_finished = True
         # A script may end with any number: it says something of the next start only where it is the engine's.
         says = cause_of(status)
         if says is not None and noted.exit_code != status:

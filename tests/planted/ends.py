@@ -68,7 +68,7 @@ ENDS: tuple[Bug, ...] = (
         "I14",
         "launch/job_completion.py",
         "Completion.includes_worker",
-        "self._finished or _left_in_order(status, node_id)",
+        "self.is_finished or _left_in_order(status, node_id)",
         "True",
         ("tests/launch/test_job_completion.py::test_nobody_is_done_before_the_job_is_finished",),
     ),
