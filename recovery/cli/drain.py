@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +20,6 @@ from recovery.report import stored as stored_state
 from recovery.store.lock import owner_of
 from recovery.store.paths import scheduler_path
 from recovery.transport import inspection_client
-from recovery.transport.access import Access
 
 _POLL_S = 0.1
 _AGAIN = "Look at `recovery status`, and ask again."
@@ -42,40 +42,37 @@ def drain(path: RecoveryPath, target: Target) -> None:
 
     The process that gives its rank away ends with exit code 143, as SIGTERM would end it.
     """
-    address = _scheduler_of(path)
-    access = own_access(path)
-    found = _ask(address, target, access, post={"target": target})
+    address, access = _scheduler_of(path), own_access(path)
+    failed = partial(ProcessError, "NOT_HANDED_OVER", target=target, next_step=_AGAIN)
+
+    def ask(post: Any = None) -> dict[str, Any]:
+        asking = inspection_client.ask(*address, "/drain", post=post, access=access)
+        try:
+            answer: dict[str, Any] = asyncio.run(asking)
+        except inspection_client.NoAnswerError as error:
+            raise failed(reason=f"the scheduler does not answer ({error})") from error
+        return answer
+
+    found = ask(post={"target": target})
     if "refused" in found:
         if found["unknown"]:
             raise UsageError(field=target, reason=found["refused"], next_step="`recovery nodes` lists them.")
-        raise ProcessError("NOT_HANDED_OVER", target=target, reason=found["refused"], next_step=_AGAIN)
+        raise failed(reason=found["refused"])
     number, shown = found["number"], ""
     typer.echo(f"{', '.join(found['nodes'])} to be handed over")
     pause = threading.Event()
     while (found["number"], found["state"]) != (number, DrainState.ENDED.value):
         if found["number"] != number:
-            reason = "another drain has begun since"
-            raise ProcessError("NOT_HANDED_OVER", target=target, reason=reason, next_step=_AGAIN)
+            raise failed(reason="another drain has begun since")
         waits = _WAITS_FOR[DrainState(found["state"])].format(**found)
         if waits != shown:
             typer.echo(f"waiting for {waits}")
         shown = waits
         pause.wait(_POLL_S)
-        found = _ask(address, target, access)
+        found = ask()
     if not found["handed_over"]:
-        raise ProcessError("NOT_HANDED_OVER", target=target, reason=found["reason"], next_step=_AGAIN)
+        raise failed(reason=found["reason"])
     typer.echo(f"{', '.join(found['nodes'])}: {found['reason']}")
-
-
-def _ask(address: Address, target: str, access: Access, *, post: Any = None) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = asyncio.run(
-            inspection_client.ask(*address, "/drain", post=post, access=access)
-        )
-    except inspection_client.NoAnswerError as error:
-        reason = f"the scheduler does not answer ({error})"
-        raise ProcessError("NOT_HANDED_OVER", target=target, reason=reason, next_step=_AGAIN) from error
-    return found
 
 
 def _scheduler_of(path: Path) -> Address:

@@ -7,6 +7,7 @@ import os
 from recovery import config
 from recovery.cli.formats import Format, show_rows, warn
 from recovery.cli.options import AsJson, Rows, chosen
+from recovery.config.reader import Reader
 from recovery.report.tables import Column, View
 
 _VARIABLES = View(
@@ -31,6 +32,6 @@ def env(form: Rows = Format.TABLE, as_json: AsJson = False) -> None:
         SettingError: one is wrong.
     """
     environ = os.environ  # noqa: TID251 - read by recovery.config
-    show_rows(_VARIABLES, _VARIABLES.rows(config.sources(environ)), chosen(form, as_json=as_json))
+    show_rows(_VARIABLES, _VARIABLES.rows(Reader(environ).sources()), chosen(form, as_json=as_json))
     for warning in config.load(environ).warnings:
         warn(warning)

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typing_extensions import assert_never
@@ -27,17 +27,6 @@ _PAGE = 1000
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
-class _Part(NamedTuple):
-    """Which part of the event log."""
-
-    since: str | None
-    """`10m`, or an ISO 8601 time; None: all of it."""
-    node: str | None
-    """Only about this node id; None: all."""
-    limit: int
-    """At most so many, the newest."""
-
-
 def events(  # noqa: PLR0913, PLR0917 - one parameter an option
     path: MaybePath = None,
     connect: Connect = None,
@@ -53,7 +42,7 @@ def events(  # noqa: PLR0913, PLR0917 - one parameter an option
     """The newest events, and with `follow` all that come after, until Ctrl+C; of a running scheduler the last since its start."""
     source, form = source_of(path, connect), chosen(form, as_json=as_json)
     if isinstance(source, Path):
-        _events_of_files(source, form, _Part(since=since, node=node, limit=limit), follow=follow)
+        _events_of_files(source, form, since=since, node=node, limit=limit, follow=follow)
         return
     if follow or since or node:
         raise UsageError(
@@ -65,10 +54,12 @@ def events(  # noqa: PLR0913, PLR0917 - one parameter an option
     show_rows(tables.EVENTS, [{**row, "sequence": None} for row in rows], form)
 
 
-def _events_of_files(path: Path, form: Format, part: _Part, *, follow: bool) -> None:
-    since_ms = _since_ms(part.since) if part.since else 0
+def _events_of_files(
+    path: Path, form: Format, *, since: str | None, node: str | None, limit: int, follow: bool
+) -> None:
+    since_ms = _since_ms(since) if since else 0
     try:
-        found = read_events(path, limit=part.limit, newest=True, node_id=part.node, since_ms=since_ms)
+        found = read_events(path, limit=limit, newest=True, node_id=node, since_ms=since_ms)
     except RecoveryPathError:
         stored_state.check_is_here(path)
         raise
@@ -76,7 +67,7 @@ def _events_of_files(path: Path, form: Format, part: _Part, *, follow: bool) -> 
         show_rows(tables.EVENTS, tables.EVENTS.rows(found), form)
         return
     try:
-        _follow(path, form, found, node=part.node, since_ms=since_ms)
+        _follow(path, form, found, node=node, since_ms=since_ms)
     except KeyboardInterrupt:
         return
 

@@ -54,7 +54,7 @@ def screen(found: dict[str, Any], per_s: float = 0.0) -> Group:
         ("generation", f"{found['generation']}, began at step {found['generation_began_at_step'] or 0}"),
         ("workers", f"{states}; the world has {found['world_size']}"),
         *([("standbys", _standbys(found["standbys"]))] if found["standbys"] else []),
-        *([("warming up", _warming_up(found["warming_up"]))] if found["warming_up"] else []),
+        *([("warming up", _first(found["warming_up"]))] if found["warming_up"] else []),
         (
             "step",
             f"{found['newest_step']}, {found['steps_since_checkpoint']} since the newest common checkpoint",
@@ -111,17 +111,13 @@ def _waits_for(found: dict[str, Any]) -> str:
     return ", ".join(found["waits_for"]) + since
 
 
-def _warming_up(names: list[str]) -> str:
-    """The nodes that are there and cannot follow a plan yet: workers and standbys."""
+def _first(names: list[str]) -> str:
     more = len(names) - _STANDBYS_SHOWN
     return ", ".join(names[:_STANDBYS_SHOWN]) + (f" and {more} more (recovery nodes)" if more > 0 else "")
 
 
 def _standbys(rows: list[dict[str, Any]]) -> str:
     """How many wait to take a rank over, and which."""
-    names = ", ".join(
-        f"{row['node_id']} ({'warming up' if row['warming_up'] else row['state']})"
-        for row in rows[:_STANDBYS_SHOWN]
-    )
-    more = len(rows) - _STANDBYS_SHOWN
-    return f"{len(rows)}: {names}" + (f" and {more} more (recovery nodes)" if more > 0 else "")
+    states = ("warming up" if row["warming_up"] else row["state"] for row in rows)
+    names = [f"{row['node_id']} ({state})" for row, state in zip(rows, states, strict=True)]
+    return f"{len(rows)}: {_first(names)}"

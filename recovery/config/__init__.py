@@ -14,5 +14,4 @@ from recovery.config.settings import SettingsRole as SettingsRole
 from recovery.config.settings import load as load
 from recovery.config.settings import memory_base as memory_base
 from recovery.config.settings import secure_channel as secure_channel
-from recovery.config.settings import sources as sources
 from recovery.config.settings import under_pytest as under_pytest

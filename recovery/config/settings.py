@@ -180,15 +180,6 @@ def _memory(reader: Reader, *, recovering: bool) -> MemorySettings:
     )
 
 
-def sources(environ: Mapping[str, str]) -> tuple[Source, ...]:
-    """Where the value of each variable comes from, checked or not.
-
-    Raises:
-        SettingError: mpirun or a rank table has started this process in a way that cannot be read.
-    """
-    return Reader(environ).sources()
-
-
 def _secure_channel(reader: Reader) -> tuple[SecureChannel, tuple[str, ...]]:
     channel = SecureChannel(
         enabled=reader.switch("MS_ENABLE_SSL"),

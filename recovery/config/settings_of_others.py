@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from recovery.config.setting import Fate, Setting, SettingKind
 
 
 def _passed(name: str, meaning: str) -> Setting:
-    return Setting(
-        name=name,
-        kind=SettingKind.ANY,
-        meaning=meaning,
-        rule="may be anything; the framework reads it, we leave it untouched",
-        fate=Fate.PASSED_THROUGH,
-    )
+    rule = "may be anything; the framework reads it, we leave it untouched"
+    return Setting(name=name, kind=SettingKind.ANY, meaning=meaning, rule=rule, fate=Fate.PASSED_THROUGH)
 
 
 def _accepted(name: str, meaning: str, because: str) -> Setting:
-    return Setting(
-        name=name,
-        kind=SettingKind.ANY,
-        meaning=meaning,
-        rule="may be anything; it has no effect",
-        fate=Fate.ACCEPTED,
-        because=because,
-    )
+    passed, rule = _passed(name, meaning), "may be anything; it has no effect"
+    return msgspec.structs.replace(passed, rule=rule, fate=Fate.ACCEPTED, because=because)
 
 
 FRAMEWORK = (

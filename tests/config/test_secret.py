@@ -7,6 +7,7 @@ import pickle
 import pytest
 
 from recovery import config
+from recovery.config.reader import Reader
 from tests.config.environments import WORKER
 
 CANARY = "canary-0123456789abcdef"
@@ -24,7 +25,9 @@ def test_a_job_token_is_in_the_settings_and_in_no_text_of_them() -> None:
 
 def test_that_it_is_off_or_unset_is_shown() -> None:
     shown = {
-        given: next(one.value for one in config.sources({**WORKER, **given_in}) if one.name == "MS_JOB_TOKEN")
+        given: next(
+            one.value for one in Reader({**WORKER, **given_in}).sources() if one.name == "MS_JOB_TOKEN"
+        )
         for given, given_in in {
             "off": {"MS_JOB_TOKEN": "off"},
             "": {},
