@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import select
-from typing import Protocol
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from _typeshed import FileDescriptorLike
 
 
-class HasFileno(Protocol):
-    """A socket, a file."""
-
-    def fileno(self) -> int:
-        """Its descriptor."""
-        ...
-
-
-def is_readable(source: int | HasFileno, within_s: float = 0) -> bool:
+def is_readable(source: FileDescriptorLike, within_s: float = 0) -> bool:
     """Wait until there is something to read, or its end. Of a pidfd: until the process has ended with all its threads; a zombie has.
 
     Args:

@@ -75,7 +75,7 @@ def checkpoints(stored: Stored) -> Iterator[Finding]:
                 )
             elif names.parse(entry.name) is not None:
                 seen.add((str(entry), None))
-                yield from _file(entry)
+                yield from _checked(entry)
             elif _is_orphaned_manifest(entry):
                 yield Finding(path=str(entry), what="a manifest without its checkpoint file")
         yield from _folders(directory, seen, indexed)
@@ -114,15 +114,12 @@ def _folders(directory: Path, seen: _Seen, indexed: frozenset[str]) -> Iterator[
             yield Finding(path=str(beside), what="a manifest without its folder")
             continue
         seen.add((f"{folder}/", rank))
-        try:
-            verify.check(folder, rank=rank)
-        except CheckpointError as error:
-            yield Finding(path=str(folder), what=str(error))
+        yield from _checked(folder, rank)
 
 
-def _file(entry: Path) -> Iterator[Finding]:
+def _checked(entry: Path, rank: int | None = None) -> Iterator[Finding]:
     try:
-        verify.check(entry)
+        verify.check(entry, rank=rank)
     except CheckpointError as error:
         yield Finding(path=str(entry), what=str(error))
 

@@ -21,7 +21,7 @@ from recovery.errors import SecureChannelError
 from recovery.tls import certificates, config_file, material, revocation
 from recovery.tls.checked_files import read_password
 from recovery.tls.config_file import ChannelFiles
-from recovery.tls.contexts import context_of, name_to_check
+from recovery.tls.contexts import context_of
 from recovery.tls.material import Material
 from recovery.tls.side import Side
 
@@ -71,14 +71,6 @@ class Channel:
     @override
     def __repr__(self) -> str:
         return f"Channel({self._side.value}, {self._config})"
-
-    def host_to_check(self, host: str) -> str:
-        """The name that the scheduler's certificate must have where `host` is dialled.
-
-        Raises:
-            ChannelSettingError: there is none.
-        """
-        return name_to_check(self.material.files, host)
 
     def reload(self, now: datetime.datetime) -> list[Note]:
         """Take new files where there are any. Reads files: not for an event loop.

@@ -57,6 +57,17 @@ class ChannelFiles(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...]
     """What was ignored; the caller logs it."""
 
+    def name_to_check(self, host: str) -> str:
+        """The name that the scheduler's certificate must have where `host` is dialled.
+
+        Raises:
+            ChannelSettingError: there is none, so that any certificate would do.
+        """
+        name = self.expected_hostname or host
+        if not name:
+            raise ChannelSettingError("CONFIG_HOST_EMPTY", field="MS_SCHED_HOST")
+        return name
+
 
 def read_config_file(path: Path, directory: Path | None = None) -> ChannelFiles:
     """Read and check config.json.

@@ -10,9 +10,8 @@ import os
 import ssl
 from collections.abc import Callable
 
-from recovery.errors import ChannelFileError, ChannelSettingError
+from recovery.errors import ChannelFileError
 from recovery.tls.alerts import AlertingContext
-from recovery.tls.config_file import ChannelFiles
 from recovery.tls.material import Material
 from recovery.tls.revocation import pem_of
 from recovery.tls.side import Side
@@ -57,18 +56,6 @@ def context_of(material: Material) -> ssl.SSLContext:
             next_step="Make key and certificate again.",
         ) from error
     return context
-
-
-def name_to_check(files: ChannelFiles, host: str) -> str:
-    """The name that the scheduler's certificate must have: `expected_hostname`, or the host that is dialled.
-
-    Raises:
-        ChannelSettingError: there is neither, so that any certificate would do.
-    """
-    name = files.expected_hostname or host
-    if not name:
-        raise ChannelSettingError("CONFIG_HOST_EMPTY", field="MS_SCHED_HOST")
-    return name
 
 
 def _through_memory(data: bytes, load: Callable[[str], None]) -> None:

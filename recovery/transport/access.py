@@ -62,7 +62,10 @@ class Access(NamedTuple):
         """What aiohttp is given for a request to `host`: the context of the moment, and the name to check."""
         if self.channel is None:
             return {}
-        return {"ssl": self.channel.context, "server_hostname": self.channel.host_to_check(host)}
+        return {
+            "ssl": self.channel.context,
+            "server_hostname": self.channel.material.files.name_to_check(host),
+        }
 
 
 def tls_failure(error: BaseException, channel: Channel | None) -> str:

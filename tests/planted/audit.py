@@ -31,10 +31,8 @@ AUDIT = (
         "I19",
         "report/audit.py",
         "_folders",
-        'seen.add((f"{folder}/", rank))\ntry:\n    verify.check(folder, rank=rank)\n'
-        "except CheckpointError as error:\n    yield Finding(path=str(folder), what=str(error))",
-        'seen.add((f"{folder}/", None))\ntry:\n    verify.check(folder, rank=rank)\n'
-        "except CheckpointError as error:\n    yield Finding(path=str(folder), what=str(error))",
+        'seen.add((f"{folder}/", rank))\nyield from _checked(folder, rank)',
+        'seen.add((f"{folder}/", None))\nyield from _checked(folder, rank)',
         (f"{_AUDIT}::test_of_a_folder_each_rank_needs_its_own_manifest",),
     ),
     Bug(

@@ -13,7 +13,7 @@ import pytest
 
 from recovery.errors import ChannelFileError, ChannelSettingError
 from recovery.tls import config_file, material
-from recovery.tls.contexts import context_of, name_to_check
+from recovery.tls.contexts import context_of
 from recovery.tls.side import Side
 from tests.open_files import open_files
 from tests.tls import made
@@ -197,12 +197,12 @@ def test_neither_key_nor_descriptor_is_left_behind(world: World) -> None:
 def test_a_scheduler_without_a_name_to_check_is_refused(world: World) -> None:
     files = config_file.read_config_file(world.places[Side.CLIENT].config)
 
-    assert name_to_check(files, "10.0.0.1") == "10.0.0.1"
+    assert files.name_to_check("10.0.0.1") == "10.0.0.1"
     with pytest.raises(ChannelSettingError, match="CONFIG_HOST_EMPTY"):
-        name_to_check(files, "")
+        files.name_to_check("")
     world.places[Side.CLIENT].write_config(expected_hostname="scheduler.example")
     named = config_file.read_config_file(world.places[Side.CLIENT].config)
-    assert name_to_check(named, "10.0.0.1") == "scheduler.example"
+    assert named.name_to_check("10.0.0.1") == "scheduler.example"
 
 
 def test_a_certificate_that_only_openssl_refuses_is_named(world: World) -> None:
