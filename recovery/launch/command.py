@@ -9,6 +9,7 @@ import shutil
 import socket
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,7 @@ def msrun(
     scheduler = given.master_addr, given.master_port
     access = Access() if simulates else _access(given, environment, host)
     contact = Contact() if simulates else SchedulerContact(*scheduler, access)
+    status = partial(inspection_client.ask, *scheduler, "/status", access=access)
     beginner = _beginner(given, placed, environment)
     context = LaunchContext(
         environment=environment,
@@ -105,17 +107,13 @@ def msrun(
             takeover_after_ms, lambda rank: placement.taker(given, host, program, rank.rank, rank.holder)
         ),
         beginner=beginner,
-        completion=None
-        if simulates
-        else Completion(lambda: inspection_client.ask(*scheduler, "/status", access=access)),
+        completion=None if simulates else Completion(status),
         kernel_log=KernelLog(),
         stop_grace_s=stop_grace_s,
         saves_at_end=not program.supervised,
         earlier=_earlier(environment, contact, placed, beginner),
     )
-    only_here = host_address.only_here(named, given.master_addr)
-    if only_here and given.local_worker_num < given.worker_num:
-        console.say(only_here, style="yellow")
+    _warn_of_loopback(named, given)
     _clear_memory(environment, job_is_over=False)
     agent = Agent(placed, context)
     if not given.join:
@@ -127,8 +125,13 @@ def msrun(
     shown: list[Coroutine[Any, Any, None]] = [follow(_tails(given, placed, log_dir))]
     if given.progress and bottom_line.is_wanted() and not simulates:
         shown.append(status_line.show(*scheduler, access, agent.starts))
-    code = asyncio.run(_run(agent, shown, environment))
-    for line in () if simulates else last_words():
+    return _in_foreground(_run(agent, shown, environment), tuple if simulates else last_words)
+
+
+def _in_foreground(job: Coroutine[Any, Any, int], last_words: Callable[[], Sequence[str]]) -> int:
+    """Wait for the job's end. Gives the exit code."""
+    code = asyncio.run(job)
+    for line in last_words():
         console.say(line)
     log.flush_streams()
     return code
@@ -137,6 +140,13 @@ def msrun(
 def _access(given: Arguments, environment: Mapping[str, str], host: placement.Host) -> Access:
     channel = config.secure_channel({**environment, **placement.secure_channel_of(given)})
     return Access(credentials.of_launcher(environment, host.address), channel_of(channel, Side.CLIENT))
+
+
+def _warn_of_loopback(named: str, given: Arguments) -> None:
+    """Before workers of other hosts are waited for."""
+    only_here = host_address.only_here(named, given.master_addr)
+    if only_here and given.local_worker_num < given.worker_num:
+        console.say(only_here, style="yellow")
 
 
 def _created(log_dir: Path) -> Path:
