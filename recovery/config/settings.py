@@ -110,7 +110,6 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         SettingError: a required variable is unset, or a variable that has an effect is empty; a value is not of its kind; a value is outside its range or set of values; two values exclude each other.
     """
     reader = Reader(os.environ if environ is None else environ)
-    start = reader.start
     role = _ROLES[reader.choice("MS_ROLE")]
     recovering = reader.switch("MS_ENABLE_RECOVERY")
     scheduler = role is SettingsRole.SCHEDULER
@@ -128,7 +127,7 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
     _ = reader.whole("MS_TAKEOVER_AFTER"), reader.whole("MS_STOP_GRACE")
     return Settings(
         role=role,
-        start_method=start.method,
+        start_method=reader.start.method,
         node_id=node_id,
         sched_host=sched_host,
         sched_port=sched_port,

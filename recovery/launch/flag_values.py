@@ -24,8 +24,6 @@ _DIGITS_MAX = 12
 """More digits than any bound has: what is cut off is out of every range anyway."""
 _LOG_NAME_FIELDS = ("ip", "hostname")
 """What a --worker_log_name may hold in braces."""
-
-
 _FLAG = "--"
 """What the next flag begins with: it is what stands behind a flag whose value was forgotten."""
 

@@ -33,7 +33,8 @@ async def listening_sockets(host: str, port: int) -> list[socket.socket]:
             found.append(_bound(family, where))
         except OSError as error:
             if error.errno not in _ABSENT:
-                _close(found)
+                for each in found:
+                    each.close()
                 raise _explained(host, port, error) from error
             # "localhost" names ::1 also where there is no IPv6.
             absent = error
@@ -88,8 +89,3 @@ def _explained(host: str, port: int, error: OSError) -> RecoveryError:
     return ProcessError(
         "PORT_IN_USE", host=host, port=port, reason=f"{code}: {system_text}" if code else system_text
     )
-
-
-def _close(sockets: list[socket.socket]) -> None:
-    for each in sockets:
-        each.close()

@@ -25,6 +25,7 @@ _STANDARD = (0, 1, 2)
 _INSTALLED = tuple(
     f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
+"""Where files lie that belong to the interpreter, or were installed for it."""
 
 
 def import_all(request: Prepare) -> tuple[str, list[Random]]:
@@ -142,7 +143,7 @@ class Files:
         """
         self._shadows = request.shadows
         files = sorted({file for module in list(sys.modules.values()) if (file := _file_of(module))})
-        self._installed = {file: _state_of(file) for file in files if _is_installed(file)}
+        self._installed = {file: _state_of(file) for file in files if file.startswith(_INSTALLED)}
         others = (*request.watched, *(file for file in files if file not in self._installed))
         self._others = {file: _state_of(file) for file in others}
         self._changed = ""
@@ -160,11 +161,6 @@ class Files:
 
 def _differing(noted: Mapping[str, tuple[int, int, int] | None]) -> str:
     return next((file for file, state in noted.items() if _state_of(file) != state), "")
-
-
-def _is_installed(file: str) -> bool:
-    """Does it belong to the interpreter, or was it installed for it?"""
-    return file.startswith(_INSTALLED)
 
 
 def shadowed(directories: Iterable[str]) -> str:
