@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from rich.cells import cell_len, set_cell_size
+
 from recovery.core.records import JobState, NodeState
 
 _NAMED_MAX = 3
@@ -184,11 +186,11 @@ def with_bar(parts: list[Part], training: Training, *, ascii_only: bool) -> list
 def fit(parts: list[Part], width: int) -> str:
     """The parts that a line of that width has room for; the weightiest is cut where even that has none."""
     kept = list(parts)
-    while len(kept) > 1 and len(_joined(kept)) > width:
+    while len(kept) > 1 and cell_len(_joined(kept)) > width:
         # Of two that weigh the same the later one goes.
         kept.remove(min(reversed(kept), key=lambda part: part.weight))
     line = _joined(kept)
-    return line if len(line) <= width else line[: max(0, width - 1)] + "…"
+    return line if cell_len(line) <= width else set_cell_size(line, max(0, width - 1)) + "…"
 
 
 def duration(seconds: float) -> str:
@@ -204,7 +206,9 @@ def duration(seconds: float) -> str:
 
 
 def _joined(parts: list[Part]) -> str:
-    return "  ".join(part.text for part in parts)
+    """In one line: a reason may hold the text of an exception, with ends of lines and whatever moves a cursor."""
+    line = "  ".join(part.text for part in parts)
+    return line if line.isprintable() else "".join(one if one.isprintable() else " " for one in line)
 
 
 def _is_over(view: Mapping[str, Any]) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from recovery.job_line import Pace, Start, duration, fit, is_waiting, parts_of, training_of, waits_for
+from recovery.job_line import Pace, Part, Start, duration, fit, is_waiting, parts_of, training_of, waits_for
 from recovery.launch.status_line import text_of
 
 
@@ -59,6 +59,19 @@ def test_a_narrow_terminal_keeps_what_weighs_most(width: int, shown: str) -> Non
     view = status(node(0, 20), node(1, 20))
     text = text_of(view, parts_of(view, pace, 3_000), width=width, ascii_only=False)
     assert text.plain == shown
+
+
+@pytest.mark.parametrize(
+    "reason", ["节点一失败损失值不是有限数", "👩‍🚀 went", "gloo:\nConnection closed\x1b[2J by peer"]
+)
+@pytest.mark.parametrize("width", [200, 79, 60, 30, 3])
+def test_whatever_a_reason_holds_the_line_stays_one_line_of_its_width(width: int, reason: str) -> None:
+    """A terminal breaks what is wider, and what is above the last break stays behind when the line is erased."""
+    view = status(node(0), state="interrupted", reason=reason, trains=False)
+    for parts in (parts_of(view, Pace(), 1), [Part(reason, 9)]):
+        text = text_of(view, parts, width=width, ascii_only=False)
+        assert text.plain.isprintable()
+        assert text.cell_len <= width
 
 
 def test_a_terminal_without_unicode_gets_a_bar_of_its_characters() -> None:
