@@ -266,6 +266,10 @@ def _plan(
     stepped_back: list[RankFile] | None = None,
 ) -> Plan:
     step = at.step if at is not None else 0
+    end = stored.training_end
+    if end is not None and action in ("resume", "start"):
+        # As the scheduler's own plan says it.
+        reason = f"{reason}; training ends at step {max(end.step, step)} ({end.reason})"
     refused = tuple(
         {
             "node_id": str(node.node_id),
