@@ -38,8 +38,11 @@ class TrainingStop:
         """Does training end at this step?"""
         return 0 < self.step <= step
 
-    def ask(self, reason: str) -> None:
+    def ask(self, reason: object) -> None:
         """The script asks.
+
+        Args:
+            reason: for people, who see it within a line; whatever a script calls a reason: a loss, an exception, None.
 
         Raises:
             UsageError: a framework leads this training, which ends as that does.
@@ -52,7 +55,7 @@ class TrainingStop:
                 next_step="End it as the framework does, by its own early stopping (docs/howto/early_stopping.md).",
             )
         if self._reason is None:
-            self._reason = reason
+            self._reason = " ".join(str("" if reason is None else reason).split())
 
     def agree(self, step: int) -> None:
         """Behind a step: if the script has asked, wait until it is known at which step all ranks stop.

@@ -275,6 +275,20 @@ def test_a_job_whose_training_was_stopped_has_finished_and_its_next_run_begins_a
         assert [one.event.run for one in cluster.events(EventKind.TRAINING_STOPPED)] == [1, 2]
 
 
+@pytest.mark.parametrize("reason", ["None", "0.25", "'two\\nlines'"])
+def test_whatever_a_script_gives_as_its_reason_ends_training_and_is_told_in_a_line(
+    tmp_path: Path, reason: str
+) -> None:
+    with Stopped(tmp_path, environment={"JOB_HOW": f"session.stop({reason})"}) as cluster:
+        cluster.start_script()
+        assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
+        assert cluster.steps() == {STOP}
+        shown = {"None": "session.stop()", "0.25": "0.25"}.get(reason, "two lines")
+        assert re.search(
+            rf"where its script stopped it \(\d: {re.escape(shown)}\), after", cluster.log(LAUNCHER)
+        )
+
+
 # --- a break --------------------------------------------------------------------------------------------------------------
 
 
