@@ -41,6 +41,8 @@ class Position(msgspec.Struct, frozen=True, kw_only=True, tag="position"):
     """It saves at that step and waits there. False: it is too late, or was only asked where it is."""
     obstacle: ShortText = ""
     """Not empty: why this rank can save at no step that is asked for."""
+    is_over: bool = False
+    """Its loop has come to its end, and it stops at no step any more, whatever `stops` says."""
 
 
 class SaveAt(msgspec.Struct, frozen=True, kw_only=True, tag="save_at"):

@@ -131,7 +131,7 @@ class Session(KnownCommits):
 
     def loop(self) -> AbstractContextManager[None]:
         """A block around a loop that is not `steps`: an exit that leaves it leaves training before its end."""
-        return self.loop_watch.inside()
+        return self.training_stop.around(self.loop_watch.inside(), lambda: self.step)
 
     def _steps(
         self, state: TrainingState, epochs: int, callbacks: Sequence[Callback]

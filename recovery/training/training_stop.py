@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 
 from recovery.core.ids import Generation
 from recovery.core.worker import stimuli as s
@@ -72,6 +75,21 @@ class TrainingStop:
         control.hold(step)
         self._service.post(s.TrainingStopAsked(self._generation, step, self._reason or ""))
         control.await_go_on(int(self._generation), step)
+
+    @contextlib.contextmanager
+    def around(self, loop: AbstractContextManager[None], step: Callable[[], int]) -> Iterator[None]:
+        """Have nobody wait for this rank at a step behind the end of its loop.
+
+        Args:
+            loop: the block around it, which an exit leaves before its end.
+            step: gives the last one.
+        """
+        control = self._service.training_control
+        control.enter_loop()
+        with loop:
+            yield
+        control.leave_loop(step())
+        self._service.post(s.LoopOver(self._generation, step()))
 
     def log(self, step: int) -> None:
         """The loop has ended: where `stop` was the reason, tell it."""

@@ -165,7 +165,8 @@ class Executor:
                 passed, stops = self._training_control.stop_at(
                     effect.generation, effect.step, ends_training=effect.ends_training
                 )
-                self._deliver(s.Positioned(effect.drain, effect.step, passed, stops))
+                is_over = self._training_control.loop_is_over
+                self._deliver(s.Positioned(effect.drain, effect.step, passed, stops, is_over))
             case EndTraining():
                 self._end_training(effect)
             case ResumeTraining():

@@ -24,6 +24,8 @@ class StopPoint:
         """It is to save there, before it waits."""
         self._held = _NOWHERE
         """Where it stops by itself: its script has asked for the end of training."""
+        self.is_over = False
+        """Its loop has come to its end: it comes to no further step."""
         self._end = _NOWHERE
         """Where its training ends before its last epoch does."""
 
@@ -32,6 +34,7 @@ class StopPoint:
         with self._lock:
             self._generation, self._passed, self._end = generation, step, end or _NOWHERE
             self._stop = self._held = _NOWHERE
+            self.is_over = False
 
     def passes(self, step: int) -> bool:
         """Does the main thread leave this step behind it? False: it stops here."""
@@ -88,6 +91,15 @@ class StopPoint:
                 return self._passed
             self._end, self._held = step, _NOWHERE
             return 0
+
+    def leave_loop(self, step: int) -> None:
+        """The main thread's loop has come to its end behind this step, at which it may have been asked to stop."""
+        with self._lock:
+            self._passed, self.is_over = step, True
+
+    def enter_loop(self) -> None:
+        """The main thread comes to steps, again."""
+        self.is_over = False
 
     def forget(self) -> None:
         """It is asked to stop nowhere."""

@@ -183,6 +183,19 @@ class TrainingControl:
         """The step at which training ends, as a script has asked; 0: behind its last epoch."""
         return self._stop_point.end
 
+    @property
+    def loop_is_over(self) -> bool:
+        """Does the main thread come to no further step?"""
+        return self._stop_point.is_over
+
+    def enter_loop(self) -> None:
+        """Called by the main thread: steps follow."""
+        self._stop_point.enter_loop()
+
+    def leave_loop(self, step: int) -> None:
+        """Called by the main thread: none follows this one."""
+        self._stop_point.leave_loop(step)
+
     def hold(self, step: int) -> None:
         """The main thread stops at the end of the step that it is in: its script has asked for the end of training."""
         self._stop_point.hold(step)

@@ -289,6 +289,23 @@ def test_whatever_a_script_gives_as_its_reason_ends_training_and_is_told_in_a_li
         )
 
 
+@pytest.mark.parametrize("stoppers", ["", "0 1"], ids=["its last epoch", "a stop"])
+def test_ctrl_c_in_the_evaluation_behind_the_loop_waits_for_no_step(tmp_path: Path, stoppers: str) -> None:
+    """No rank comes to one any more: what is to be saved is."""
+    with Stopped(tmp_path, environment={"JOB_HELD": "1", "JOB_STOPPERS": stoppers}) as cluster:
+        cluster.start_script()
+        cluster.wait(lambda: len(cluster.noted("behind")) == 2, "both in their evaluation")
+        cluster.processes[LAUNCHER].send_signal(signal.SIGINT)
+        assert cluster.wait_exit(LAUNCHER) == 128 + signal.SIGINT, cluster.tails()
+        step = STOP if stoppers else 60
+        assert f"saved at step {step}: the same command goes on there" in cluster.log(LAUNCHER)
+        (tmp_path / "go_on").touch()
+        cluster.start()
+        assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
+        assert cluster.steps() == {step}
+        assert steps_lost(cluster) == 0
+
+
 # --- a break --------------------------------------------------------------------------------------------------------------
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from recovery.core import messages as m
+from recovery.core.checkpoints import CheckpointIndex
 from recovery.core.handover_messages import (
     DrainCancelled,
     HandedOver,
     JobSaved,
     NotHandedOver,
+    Position,
     SaveAt,
     StopJob,
 )
@@ -20,7 +22,7 @@ from recovery.core.scheduler.drain import STOP_FOLLOWS_MS, why_not
 from recovery.core.scheduler.drain_states import DrainState
 from recovery.core.scheduler.stimuli import DrainAsked
 from recovery.core.scheduler.views import drain_view
-from tests.core.desk import Desk, checkpoint
+from tests.core.desk import Desk, Worker, checkpoint
 from tests.core.drained import RULES, Drained
 
 GRACE_MS = 25_000
@@ -305,3 +307,51 @@ def test_a_rank_that_is_being_handed_over_is_at_a_step_that_all_hold() -> None:
     assert drained.desk.tray[launcher] == [said(step, obstacle)]
     drained.take_over(drained.standbys[0], step)
     assert drained.outcome() == f"handed over at step {step}, no step is lost"
+
+
+def over(stopped: Stopped, worker: Worker, last: int) -> None:
+    """The rank's loop has come to its end, behind this step."""
+    at = stopped.asked(worker)
+    worker.send(Position(drain=at.drain, step=at.step, passed=last, stops=at.step > last, is_over=True))
+
+
+@pytest.mark.parametrize("state", [DrainState.ASKING, DrainState.AGREEING, DrainState.SAVING])
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_job_of_which_a_rank_has_trained_to_the_end_waits_for_that_step_alone(
+    state: DrainState, saved: bool
+) -> None:
+    """That rank is in the evaluation behind its loop, and the other one comes there too, or waits before."""
+    stopped = Stopped()
+    launcher = stopped.stop()
+    stopped.until(state)
+    if saved:
+        for worker in stopped.workers:
+            worker.save(14)
+    over(stopped, stopped.one, 14)
+    assert [stopped.asked(worker).step for worker in stopped.workers] == [14, 14]
+    if not saved:
+        over(stopped, stopped.one, 14)
+        stopped.answer(stopped.zero, 13)
+        stopped.one.save(14)
+        assert stopped.heard(launcher) == []
+        stopped.zero.save(14)
+    assert stopped.heard(launcher) == [said(14)]
+
+
+@pytest.mark.parametrize("saves", [False, True])
+def test_a_rank_that_has_trained_to_the_end_is_not_handed_over_nor_waited_for_where_nothing_saves(
+    saves: bool,
+) -> None:
+    stopped = Stopped(standbys=1)
+    if saves:
+        request = stopped.depart()
+        over(stopped, stopped.one, 20)
+        assert stopped.one.last(NotHandedOver) == NotHandedOver(
+            request_id=request, reason="worker_1 has trained to the end"
+        )
+        return
+    stopped.desk.machine.state.checkpoints = CheckpointIndex(2)
+    launcher = stopped.stop()
+    over(stopped, stopped.one, 20)
+    assert stopped.heard(launcher) == [said(0, "worker_1 has trained to the end")]
+    assert stopped.zero.hears(DrainCancelled)

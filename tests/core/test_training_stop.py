@@ -285,3 +285,30 @@ def test_a_launcher_that_asks_for_the_end_of_the_job_meanwhile_is_answered(ended
     obstacle = f"training ends at step 14 (worker_0: {WHY})"
     assert ended.desk.tray[launcher] == [said(10, obstacle)]
     assert ended.outcome() == f"not saved for the end of the job: {obstacle}"
+
+
+# --- the last epoch is over first ---------------------------------------------------------------------------------------------
+
+
+def over(ended: Drained, worker: Worker, last: int) -> None:
+    """The rank's loop has come to its end, behind this step."""
+    at = ended.asked(worker)
+    stops = at.step > last
+    worker.send(Position(drain=at.drain, step=at.step, passed=last, stops=stops, is_over=True))
+
+
+def test_a_stop_that_comes_behind_the_last_step_of_another_rank_is_no_stop_at_a_step_that_no_loop_has(
+    ended: Ended,
+) -> None:
+    ended.ask(ended.zero, 20)
+    ended.answer(ended.zero, 19)
+    over(ended, ended.one, 20)
+    assert [ended.asked(worker).step for worker in ended.workers] == [22, 22], "the asker trains to the end"
+    ended.answer(ended.zero, 19)
+    over(ended, ended.one, 20)
+    assert [ended.ends(worker).step for worker in ended.workers] == [22, 22], "and waits nowhere"
+    assert EventKind.TRAINING_STOPPED not in ended.desk.kinds()
+    for worker in ended.workers:
+        worker.save(20)
+        worker.done(20)
+    assert ended.desk.machine.state.job.reason == "all 2 ranks are done at step 20"

@@ -162,6 +162,17 @@ def test_who_is_asked_to_stop_says_where_its_main_thread_is() -> None:
     ]
 
 
+def test_who_comes_to_the_end_of_its_loop_before_the_step_that_was_asked_for_says_so() -> None:
+    driven = DrivenWorker().training()
+    assert driven.handle(s.LoopOver(ONE, 6)) == [], "nobody has asked"
+    driven.receive(SaveAt(drain=3, generation=ONE, step=7))
+    driven.handle(s.Positioned(3, 7, 6, stops=True, is_over=True))
+    assert driven.sent(Position) == [Position(drain=3, step=7, passed=6, stops=True, is_over=True)]
+    driven.handle(s.LoopOver(ONE, 6))
+    assert driven.sent(Position) == [Position(drain=3, step=7, passed=6, stops=False, is_over=True)]
+    assert driven.handle(s.LoopOver(Generation(2), 6)) == []
+
+
 def test_an_obstacle_at_a_step_that_nobody_asks_for_is_no_answer() -> None:
     driven = DrivenWorker().training()
     driven.handle(s.SaveImpossible(0, "nothing saves"))

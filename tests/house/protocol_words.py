@@ -224,7 +224,7 @@ ANSWERS: dict[str, tuple[str, str]] = {
         "`save_at` with `ends_training` to every rank, and `training_ends` once all stop at one step. Nothing if another rank has asked before, or its generation is over: the next `rollback` has `ends_at`",
     ),
     "position": (
-        "a rank, to each `save_at` of its generation, at once; again if it then cannot save",
+        "a rank, to each `save_at` of its generation, at once; again if it then cannot save, or comes to the end of its loop first (`is_over`)",
         "nothing; another `save_at` if one rank has passed the step",
     ),
     "copy_report": (

@@ -208,6 +208,20 @@ def test_training_ends_at_a_step_that_is_not_passed_and_one_that_is_is_said() ->
     assert point.end_at(1, 7) == 0
 
 
+def test_who_has_come_to_the_end_of_its_loop_has_passed_also_the_step_at_which_it_was_to_stop() -> None:
+    point = _at(5)
+    point.end_at(1, 6)
+    assert not point.passes(6)
+    assert (point.stop_at(1, 0), point.is_over) == ((5, False), False)
+    point.leave_loop(6)
+    assert (point.stop_at(1, 0), point.is_over) == ((6, False), True)
+    point.enter_loop()
+    assert not point.is_over
+    point.leave_loop(6)
+    point.begin(2, 6)
+    assert not point.is_over
+
+
 def test_a_plan_that_begins_where_training_ends_has_nothing_left() -> None:
     point = StopPoint()
     point.begin(3, 7, 7)

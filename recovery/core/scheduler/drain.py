@@ -119,8 +119,12 @@ def _not_here(state: SchedulerState) -> str:
         if node.record.state is not NodeState.LIVE:
             return f"{node.record.node_id} is {node.record.state.value} ({node.record.reason})"
         if node.done:
-            return f"{node.record.node_id} has trained to the end"
+            return _trained_to_the_end(node)
     return ""
+
+
+def _trained_to_the_end(node: Node) -> str:
+    return f"{node.record.node_id} has trained to the end"
 
 
 def _missing(state: SchedulerState, departing: set[NodeId], left_hosts: set[str]) -> str:
@@ -203,6 +207,10 @@ def on_position(state: SchedulerState, node: Node, at: Position) -> list[Schedul
         return give_up(
             state, drain, f"{node.record.node_id} cannot save at a step that is asked for: {at.obstacle}"
         )
+    if at.is_over:
+        drain.last_step = max(drain.last_step, at.passed)
+    if at.is_over and not drain.ends_training:
+        return _on_over(state, drain, node)
     drain.passed[node.record.node_id] = at.passed
     # A rank that was only asked where it is stops nowhere, whatever it says.
     drain.late = drain.late or not at.stops or not drain.step
@@ -215,6 +223,18 @@ def on_position(state: SchedulerState, node: Node, at: Position) -> list[Schedul
         drain.margin *= 2
     drain.move(DrainFact.POSITIONS_KNOWN if drain.state is DrainState.ASKING else DrainFact.TOO_LATE)
     return ask(state, drain, max(drain.passed.values()) + drain.margin)
+
+
+def _on_over(state: SchedulerState, drain: Drain, node: Node) -> list[SchedulerEffect]:
+    """A rank's loop has come to its end, and it stops nowhere. A job that ends needs no more: all save that step by themselves."""
+    if not (drain.ends_job and drain.last_step and state.checkpoints.durable_step):
+        return give_up(state, drain, _trained_to_the_end(node))
+    if drain.state is DrainState.ASKING:
+        drain.move(DrainFact.POSITIONS_KNOWN)
+    if drain.state is DrainState.AGREEING:
+        drain.move(DrainFact.ALL_STOP)
+    # Somebody may wait at an earlier step.
+    return ask(state, drain, drain.last_step) if drain.step != drain.last_step else []
 
 
 def advance(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:

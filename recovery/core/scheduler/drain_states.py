@@ -93,6 +93,8 @@ class Drain:
         """Launchers end all processes behind it: it needs no standby, and nobody takes a rank."""
         self.ends_training = False
         """A script ends the training of all ranks at the step: nothing is saved for it, and nobody departs."""
+        self.last_step = 0
+        """Behind which a rank's loop has come to its end by itself: the others follow it there, and no further. 0: none has."""
         self.stops: dict[ConnectionId, RequestId] = {}
         """Of the launchers that wait for its end: where, and what they asked."""
         self.wait_ms = self.until_ms = 0

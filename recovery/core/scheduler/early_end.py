@@ -65,10 +65,12 @@ def _end_training(state: SchedulerState, drain: Drain) -> list[SchedulerEffect]:
     event = state.event(
         EventKind.TRAINING_STOPPED, generation=drain.generation, step=end.step, reason=end.reason
     )
+    # Where a rank had come to the end of its loop before, all do, and stop at no step: nobody says that they have.
+    told = () if drain.last_step else (event,)
     said = training_end.message(state, end)
     answers = [Answer(node.connection, said) for node in state.workers if node.connection is not None]
     return [
-        Persist((end, event), tuple(answers)),
+        Persist((end, *told), tuple(answers)),
         *drains.end(
             state, drain, DrainFact.TRAINING_ENDS, f"training ends at step {end.step} ({end.reason})"
         ),

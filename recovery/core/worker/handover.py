@@ -80,7 +80,7 @@ class Handover:
 
     def on_stimulus(
         self,
-        stimulus: s.DepartAsked | s.TrainingStopAsked | s.Positioned | s.SaveImpossible,
+        stimulus: s.DepartAsked | s.TrainingStopAsked | s.Positioned | s.LoopOver | s.SaveImpossible,
         now_ms: int,
         *,
         connected: bool,
@@ -103,7 +103,15 @@ class Handover:
                 return [Send(asked)] if connected else []
             case s.Positioned():
                 at = stimulus
-                return [Send(Position(drain=at.drain, step=at.step, passed=at.passed, stops=at.stops))]
+                return [
+                    Send(
+                        Position(
+                            drain=at.drain, step=at.step, passed=at.passed, stops=at.stops, is_over=at.is_over
+                        )
+                    )
+                ]
+            case s.LoopOver():
+                return self._on_loop_over(stimulus)
             case s.SaveImpossible():
                 return self._obstacle(stimulus)
             case _:
@@ -183,6 +191,13 @@ class Handover:
             self._drain, self._stop = 0, None
             return []
         return self.let_go()
+
+    def _on_loop_over(self, over: s.LoopOver) -> list[WorkerEffect]:
+        """Training is over before the step that was asked for: nobody is to wait for this rank there."""
+        if self._stop is None or self._stop.generation != over.generation:
+            return []
+        at = self._stop.step
+        return [Send(Position(drain=self._drain, step=at, passed=over.step, stops=False, is_over=True))]
 
     def _obstacle(self, found: s.SaveImpossible) -> list[WorkerEffect]:
         """The main thread has come to the step and cannot save there; of another step nobody asks."""

@@ -246,6 +246,15 @@ class Positioned(msgspec.Struct, frozen=True, tag="positioned"):
     step: int
     passed: int
     stops: bool
+    is_over: bool = False
+    """Its loop has come to its end: it comes to no step any more."""
+
+
+class LoopOver(msgspec.Struct, frozen=True, tag="loop_over"):
+    """The main thread has come to the end of its loop: where it was asked to stop at a later step, it does not."""
+
+    generation: Generation
+    step: int
 
 
 class SaveImpossible(msgspec.Struct, frozen=True, tag="save_impossible"):
@@ -287,6 +296,7 @@ WorkerStimulus = Union[
     DepartAsked,
     TrainingStopAsked,
     Positioned,
+    LoopOver,
     SaveImpossible,
     PauseNoticed,
 ]
