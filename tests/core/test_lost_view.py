@@ -75,6 +75,8 @@ def test_what_ranks_tell_of_their_training_is_shown() -> None:
     first.send(msgspec.structs.replace(beat, generation=Generation(9), loss=9.0))
     second.send(msgspec.structs.replace(beat, epoch=0, total_steps=0, loss=None))
     assert told() == [(2, 40, 0.5), (None, None, None)], "that of another generation counts nowhere"
+    first.done(40)
+    assert told()[0] == (None, 40, None), "its last step is told with no epoch and no loss of an earlier one"
 
 
 def test_for_how_long_ranks_are_waited_for_is_shown_until_all_have_made_a_step() -> None:

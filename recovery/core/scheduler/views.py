@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from recovery.core.copied_checkpoint import with_copies
-from recovery.core.messages import Heartbeat
 from recovery.core.records import JobState, NodeState
 from recovery.core.scheduler.membership import death_proof
+from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
 
 
@@ -59,7 +59,7 @@ def job_view(state: SchedulerState, now_ms: int) -> dict[str, Any]:
                 "warming_up": node.is_warming_up,
                 "starts_again": node.is_restarting,
                 "is_ready": node.ready is not None,
-                **_told(node.newest_beat),
+                **_told(node),
             }
             for node in sorted(
                 state.nodes.values(), key=lambda node: (node.record.rank is None, node.record.rank or 0)
@@ -68,11 +68,16 @@ def job_view(state: SchedulerState, now_ms: int) -> dict[str, Any]:
     }
 
 
-def _told(beat: Heartbeat | None) -> dict[str, Any]:
-    """What a rank has told of its training for people. JSON has no number for a loss that is none, so that is its word."""
-    loss = beat.loss if beat is not None else None
+def _told(node: Node) -> dict[str, Any]:
+    """What a rank has told of its training for people. JSON has no number for a loss that is none, so that is its word.
+
+    Epoch and loss are those of the step in the heartbeat: behind a rollback, or its last step, the rank is at another.
+    """
+    beat = node.newest_beat
+    is_of_step = beat is not None and beat.step == node.record.step
+    loss = beat.loss if beat is not None and is_of_step else None
     return {
-        "epoch": (beat.epoch or None) if beat is not None else None,
+        "epoch": (beat.epoch or None) if beat is not None and is_of_step else None,
         "total_steps": (beat.total_steps or None) if beat is not None else None,
         "loss": loss if loss is None or math.isfinite(loss) else str(loss),
     }
