@@ -14,7 +14,7 @@ import lightning
 import torch
 from lightning.pytorch import Trainer
 
-from recovery.lightning import logged
+from recovery.lightning import logged, logger_files
 from recovery.torch import gradients, mapped_file, restored, safe_load, versions
 from recovery.torch.file_layout import FileLayout
 from recovery.torch.host_copy import copied_to_host
@@ -109,6 +109,7 @@ class FitState:
             # The next backward pass may add to them; else it finds none.
             "gradients": gradients.take({"module": [trainer.lightning_module]}) if adds_gradients else {},
             "logged": logged.take(trainer),
+            "loggers": logger_files.take(trainer.loggers),
             "should_stop": trainer.should_stop,
             "last_saved_steps": {
                 callback.state_key: callback._last_global_step_saved  # noqa: SLF001 - as above

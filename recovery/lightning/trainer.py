@@ -16,7 +16,7 @@ from torch import distributed
 from typing_extensions import override
 
 from recovery.errors import UsageError
-from recovery.lightning import written_files
+from recovery.lightning import logger_files, written_files
 from recovery.lightning.batch_counter import Steps
 from recovery.lightning.environment import SessionEnvironment
 from recovery.lightning.fit_state import FitState
@@ -130,6 +130,7 @@ class Trainer(PlainTrainer):  # type: ignore[misc]  # Lightning is not there whe
         session.training_stop.refusal = "its loop is Lightning's (trainer.should_stop, EarlyStopping)"
         session.restore(state)
         self._stand_in_directories(state)
+        logger_files.put_back(self.loggers, state.saved.get("loggers", []))
         self._recovery_checkpoint.on_begin(session)
         self._sigterm = signal.getsignal(signal.SIGTERM)
         with session.loop(), warnings.catch_warnings():

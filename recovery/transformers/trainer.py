@@ -23,7 +23,7 @@ from recovery.accelerate.random_position import Saved
 from recovery.checkpoint import catalogue
 from recovery.training import earlier_jobs
 from recovery.training.current import current_session
-from recovery.transformers import training_arguments
+from recovery.transformers import tensorboard_run, training_arguments
 from recovery.transformers.step_callback import Steps
 
 
@@ -100,7 +100,7 @@ class Recovered:
         epoch, batches = parent._init_training_state(max_steps, *options, **named)  # noqa: SLF001 - its own
         if self._recovery is None:
             return epoch, batches
-        steps = self._recovery[1]
+        session, steps = self._recovery
         # Callbacks whose state was loaded stand behind all others now.
         self.callback_handler.remove_callback(steps)
         self.callback_handler.add_callback(steps)
@@ -110,6 +110,9 @@ class Recovered:
         if resumed is not None and (resumed.get("is_over") or self.state.global_step >= max_steps):
             epoch, batches = steps.num_epochs, 0
         steps.stand(epoch, batches // self.args.gradient_accumulation_steps, resumed or None)
+        # What is logged at a step is logged before that step is saved.
+        purge_step = self.state.global_step + (1 if resumed is not None else 0)
+        tensorboard_run.go_on(self.callback_handler.callbacks, session, self.args.output_dir, purge_step)
         return epoch, batches
 
     def get_batch_samples(self, *options: Any, **named: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import sys
 from collections.abc import Sequence
@@ -55,6 +56,13 @@ class LightningCluster(Cluster):
         """The files of Lightning's own ModelCheckpoint."""
         return sorted(path.name for path in (self.directory / "kept").glob("*.ckpt"))
 
+    def logged(self) -> list[list[str]]:
+        """What Lightning's CSVLogger has of the newest version."""
+        versions = (self.directory / "logs/lightning_logs").glob("version_*")
+        newest = max(versions, key=lambda path: int(path.name.partition("_")[2]))
+        with (newest / "metrics.csv").open(newline="") as file:
+            return list(csv.reader(file))
+
     def run_with_deaths(self) -> int:
         """Start, start again whatever has died by JOB_KILLS, and wait for the end. Returns how many did."""
         self.start()
@@ -82,6 +90,7 @@ class LightningCluster(Cluster):
         for rank in range(self.workers):
             assert self.epochs(rank) == undisturbed.epochs(rank), both
         assert self.kept() == undisturbed.kept(), both
+        assert self.logged() == undisturbed.logged(), both
         checker.check_history(self.directory / "steps.jsonl", last_step=undisturbed.step())
 
     def _noted(self, rank: int) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from lightning import LightningModule, seed_everything
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
-from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from torchmetrics import MeanMetric
@@ -34,6 +34,8 @@ PATIENCE = int(os.environ.get("JOB_PATIENCE", "9"))
 PRECISION: Any = os.environ.get("JOB_PRECISION", "32-true")
 LOADERS = os.environ.get("JOB_LOADERS", "")
 """two: of them one is shorter and has a generator of its own, and both are made again in each epoch. stream: of a data set without a length."""
+BOARDS = os.environ.get("JOB_BOARDS") == "1"
+"""Log to TensorBoard too, which not every machine has."""
 MAX_STEPS = int(os.environ.get("JOB_MAX_STEPS", "-1"))
 VAL_EVERY: Any = float(os.environ.get("JOB_VAL_EVERY", "1.0"))
 
@@ -148,7 +150,7 @@ def main() -> None:
         max_steps=MAX_STEPS,
         reload_dataloaders_every_n_epochs=1 if LOADERS == "two" else 0,
         use_distributed_sampler=LOADERS != "two",
-        logger=CSVLogger("logs"),
+        logger=[CSVLogger("logs"), *([TensorBoardLogger("boards")] if BOARDS else [])],
         log_every_n_steps=1,
         enable_progress_bar=False,
         enable_model_summary=False,

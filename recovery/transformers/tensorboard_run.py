@@ -1,0 +1,39 @@
+"""What `report_to="tensorboard"` writes, over rollbacks: one run of the job, whose files purge the steps that are made again as they begin."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+from transformers.integrations import TensorBoardCallback
+
+from recovery.training.session import Session
+
+
+def go_on(callbacks: list[Any], session: Session, output_dir: str, purge_step: int) -> None:
+    """Have the Trainer's callback write where the one of the generation before did. A writer or a directory that the script gave stays.
+
+    Args:
+        callbacks: of the Trainer.
+        session: of this entry.
+        output_dir: of its arguments.
+        purge_step: from it on, all that was logged before counts no more.
+    """
+    for callback in callbacks:
+        if not isinstance(callback, TensorBoardCallback) or callback.tb_writer is not None:
+            continue
+        if callback.logging_dir is None:
+            # The Trainer's own name has the time of its start in it.
+            callback.logging_dir = str(Path(output_dir) / "runs" / f"{session.job[:12]}-{session.run}")
+        kind = callback._SummaryWriter  # noqa: SLF001 - there is no public way
+        first = functools.partial(_first_writer, callback, kind, purge_step)
+        callback._SummaryWriter = first  # noqa: SLF001 - as above
+        # The Trainer closes it behind a training that has come to its end.
+        session.on_generation_end(functools.partial(callback.on_train_end, None, None, None))
+
+
+def _first_writer(callback: Any, kind: Any, purge_step: int, log_dir: str) -> Any:
+    """A later one, as of an evaluation behind training, purges nothing."""
+    callback._SummaryWriter = kind  # noqa: SLF001 - as above
+    return kind(log_dir=log_dir, purge_step=purge_step)
