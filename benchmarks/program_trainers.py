@@ -1,4 +1,4 @@
-"""The training of the comparison in a trainer: `program_trainers.py lightning|transformers [plain]`.
+"""The training of the comparison in a trainer: `program_trainers.py lightning|transformers|accelerate [plain]`.
 
 Plain is as the trainer's users write it for torchrun: the trainer saves, and loads its newest checkpoint when it is started again.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +137,79 @@ def transformers(*, plain: bool) -> Callable[[], None]:
     return recovery.transformers.run(train)
 
 
+def accelerate(*, plain: bool) -> Callable[[], None]:
+    """Give the training."""
+    from torch.utils.data import DataLoader  # noqa: PLC0415 - as above
+
+    if plain:
+        from accelerate import Accelerator  # noqa: PLC0415 - as above
+    else:
+        from recovery.accelerate import Accelerator, current_session  # noqa: PLC0415 - as above
+
+    def train() -> None:
+        accelerator: Any = Accelerator(cpu=True)
+        rank = accelerator.process_index
+        mark("world", rank)
+        net: Any = nn.Linear(784, 10)
+        optimizer: Any = torch.optim.SGD(net.parameters(), lr=1e-2)
+        loader: Any = DataLoader(digits(), batch_size=BATCH_SIZE, shuffle=True)
+        net, optimizer, loader = accelerator.prepare(net, optimizer, loader)
+        if plain:
+            first, steps = 1 + _resumed(accelerator), _steps(accelerator, loader)
+        else:
+            session = current_session()
+            assert session is not None, "it is entered by recovery.accelerate.run"
+            first = session.step + 1
+            steps = (found for _ in accelerator.epochs(EPOCHS) for found in accelerator.steps(loader))
+        for step, (images, labels) in steps:
+            loss = nn.functional.cross_entropy(net(images), labels)
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+            told(rank, step, first)
+            if step % SAVE_STEPS == 0 and plain:
+                accelerator.save_state(f"ckpt/step_{step}")
+                accelerator.wait_for_everyone()
+                Path(f"ckpt/step_{step}/all").touch()
+            elif step % SAVE_STEPS == 0:
+                accelerator.save_state(f"ckpt/step_{step}", keep=3)
+
+    if plain:
+        return train
+    import recovery.accelerate  # noqa: PLC0415 - as above
+
+    return recovery.accelerate.run(train)
+
+
+def _newest() -> int:
+    """The step of the newest folder that all ranks have written; 0: there is none."""
+    return max(
+        (int(path.parent.name.partition("_")[2]) for path in Path("ckpt").glob("step_*/all")), default=0
+    )
+
+
+def _resumed(accelerator: Any) -> int:
+    """Load it, as a plain script does when it is started again."""
+    step = _newest()
+    if step:
+        accelerator.load_state(f"ckpt/step_{step}")
+    return step
+
+
+def _steps(accelerator: Any, loader: Any) -> Iterator[tuple[int, Any]]:
+    """Every batch from there on, with the number of its step."""
+    step = _newest()
+    epoch, behind = divmod(step, len(loader))
+    rest = accelerator.skip_first_batches(loader, behind)
+    for _ in range(epoch, EPOCHS):
+        for batch in rest:
+            step += 1
+            yield step, batch
+        rest = loader
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     mark("entered")
-    {"lightning": lightning, "transformers": transformers}[sys.argv[1]](plain="plain" in sys.argv)()
+    made = {"lightning": lightning, "transformers": transformers, "accelerate": accelerate}
+    made[sys.argv[1]](plain="plain" in sys.argv)()

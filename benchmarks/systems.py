@@ -175,7 +175,7 @@ def plain_script() -> System:
 def trainers() -> list[System]:
     """Each trainer that this interpreter has: recovered, and as torchrun restarts it."""
     found = []
-    for name in ("lightning", "transformers"):
+    for name in ("lightning", "transformers", "accelerate"):
         if importlib.util.find_spec(name) is not None:
             program = ("program_trainers.py", name)
             found += [
