@@ -7,7 +7,7 @@ A survivor of a failure starts the script again in its own process (`recovery.in
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from recovery.training.checkpoint_config import CheckpointConfig
 from recovery.training.current import current_session
 from recovery.training.init import init
 from recovery.training.rank_variables import rank_variables
-from recovery.training.session import Session
+from recovery.training.session import Callback, Session
 
 
 def join(backend: str | None = None) -> Session:
@@ -46,7 +46,7 @@ def join(backend: str | None = None) -> Session:
     return session
 
 
-def steps(
+def steps(  # noqa: PLR0913 - one keyword for each thing that a script may want
     loader: DataLoader[Any],
     model: Any,
     optimizer: Any,
@@ -54,6 +54,7 @@ def steps(
     epochs: int,
     save_every: int = 100,
     directory: str | Path = "checkpoints",
+    callbacks: Iterable[Callback] = (),
     **further: Any,
 ) -> Iterator[Any]:
     """Give every batch of every epoch, from where the job goes on: in the place of the loops over epochs and over the loader.
@@ -68,6 +69,7 @@ def steps(
         epochs: passes over the data in all, at least 1.
         save_every: steps between two checkpoints, at least 1; the newest five stay.
         directory: below which each rank saves in a directory of its own.
+        callbacks: what is called before each save, as `recovery.Tracker`.
         **further: other parts of the state by name, as of `TrainState`: lr_scheduler, scaler, ...
 
     Raises:
@@ -86,7 +88,7 @@ def steps(
     state = TrainState(model=model, optimizer=optimizer, loader=resumable(loader, session), **parts)
     config = CheckpointConfig(save_checkpoint_steps=save_every, keep_checkpoint_max=5)
     saver = ModelCheckpoint("train", Path(directory) / str(session.rank), config)
-    for _, batch in session.steps(state, epochs=epochs, callbacks=[saver]):
+    for _, batch in session.steps(state, epochs=epochs, callbacks=[*callbacks, saver]):
         yield batch
 
 

@@ -16,6 +16,7 @@ import pytest
 from recovery.training.tracker import Row, TrackedRun
 from tests.cluster import tracked_job
 from tests.cluster.launched import LAUNCHER, LaunchedCluster
+from tests.cluster.test_three_lines import changed, trained
 from tests.needs import needs_package
 
 pytestmark = [pytest.mark.trainers, pytest.mark.cluster]
@@ -80,6 +81,28 @@ def test_where_a_step_gives_another_value_the_second_time_tensorboard_shows_that
     assert len(shown["generation"]) > 1
     expected = [value for _, value in made_in(dict(shown["generation"]))]
     assert [value for _, value in shown["loss"]] == pytest.approx(expected)
+
+
+TRACKED = {
+    "import recovery.torch as rt\n": "import recovery\nimport recovery.torch as rt\n",
+    '    rt.join("gloo")\n': '    session = rt.join("gloo")\n    tracker = recovery.Tracker("tensorboard", directory="runs")\n',
+    "save_every=20": "save_every=20, callbacks=[tracker]",
+    "            loss.backward()\n": "            loss.backward()\n            session.report(loss=loss)\n",
+}
+
+
+def test_in_a_script_with_three_lines_tensorboard_shows_each_step_once_with_its_value(tmp_path: Path) -> None:
+    needs_package("tensorboard")
+    script = changed()
+    for old, new in TRACKED.items():
+        assert script.count(old) == 1
+        script = script.replace(old, new)
+    trained(tmp_path / "undisturbed", script)
+    trained(tmp_path / "disturbed", script, "0", "1")
+    expected, found = (tensorboard_of(tmp_path / name / "runs") for name in ("undisturbed", "disturbed"))
+    assert [step for step, _ in expected["loss"]] == list(range(1, 97))
+    assert found["loss"] == expected["loss"]
+    assert [number for _, number in found["generation"]] == [1.0, 2.0, 3.0]
 
 
 @pytest.fixture
