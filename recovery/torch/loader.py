@@ -33,7 +33,7 @@ from recovery.torch.session_interface import SessionInterface
 
 _logger = logging.getLogger("recovery.torch")
 
-_OURS = frozenset({"sampler", "batch_sampler", "generator", "persistent_workers"})
+_OURS = frozenset({"sampler", "batch_sampler", "generator", "in_order", "persistent_workers"})
 
 
 class ResumableLoader(Passes):

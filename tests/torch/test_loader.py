@@ -292,9 +292,10 @@ def test_a_stream_has_no_length() -> None:
         len(_loader(Stream, 0))
 
 
-def test_parameters_that_would_take_the_order_away_are_refused() -> None:
-    with pytest.raises(UsageError, match="sampler"):
-        ResumableLoader(Noisy(), session=FakeSession(), sampler=[1, 2])
+@pytest.mark.parametrize("options", [{"generator": torch.Generator()}, {"in_order": False}])
+def test_parameters_that_would_take_the_order_away_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=rf"takes no \['{next(iter(options))}'\]"):
+        ResumableLoader(Noisy(), session=FakeSession(), **options)
 
 
 def test_a_step_costs_a_few_calls_more_than_a_plain_loader_wherever_it_is() -> None:
