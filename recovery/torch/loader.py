@@ -2,9 +2,9 @@
 
 Three cases:
 
-* map-style data set: the sampler skips what was used; nothing is loaded twice. Random augmentation in worker processes is seeded
-  again for every batch from (seed, rank, epoch, batch), so that it does not depend on what a worker did before. Without worker
-  processes the data set draws from the program's own generators, which are in the checkpoint.
+* map-style data set: the sampler, or a user's (sampled_order.py), skips what was used; nothing is loaded twice. Random augmentation in
+  worker processes is seeded again for every batch from (seed, rank, epoch, batch), so that it does not depend on what a worker did before:
+  they may stay from pass to pass. Without worker processes the data set draws from the program's own generators, which are in the checkpoint.
 * iterable data set: the epoch's iterator is made again and what was used is drawn and dropped. It draws from random streams of its
   own (random_streams.py), so that the same numbers come back whatever training drew in between.
 * iterable data set with `state_dict`: torchdata's StatefulDataLoader brings it back without drawing.
@@ -24,16 +24,16 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 from typing_extensions import override
 
-from recovery.errors import CheckpointStateError, UsageError
+from recovery.errors import CheckpointStateError
+from recovery.torch import loader_options
 from recovery.torch.keyed_data import Key, KeyedData, RestOfPass
 from recovery.torch.module_names import forget_compiled
 from recovery.torch.passes import Passes
 from recovery.torch.random_streams import Streams
+from recovery.torch.sampled_order import SampledOrder
 from recovery.torch.session_interface import SessionInterface
 
 _logger = logging.getLogger("recovery.torch")
-
-_OURS = frozenset({"sampler", "batch_sampler", "generator", "in_order", "persistent_workers"})
 
 
 class ResumableLoader(Passes):
@@ -50,6 +50,8 @@ class ResumableLoader(Passes):
         *,
         session: SessionInterface,
         shuffle: bool = True,
+        sampler: Any = None,
+        batch_sampler: Any = None,
         seed: int = 0,
         drop_last: bool = False,
         num_workers: int = 0,
@@ -65,7 +67,10 @@ class ResumableLoader(Passes):
                 (which shares itself; every rank must give the same number of batches).
             batch_size: samples per batch and rank.
             session: of this entry; its rank and world size decide the share.
-            shuffle: map-style only: a new order for every epoch, from (seed, epoch), the same on every rank.
+            shuffle: map-style only: a new order for every epoch, from (seed, epoch), the same on every rank. A sampler decides it by itself.
+            sampler: map-style only: gives the order of every epoch, drawn from (seed, epoch), the same on every rank and shared here. One that
+                has `rank` and `num_replicas`, as DistributedSampler, gives this rank's share. It has a length.
+            batch_sampler: likewise, and it decides the batches: these are shared.
             seed: of order and augmentation.
             drop_last: leave out a ragged last batch, and samples that do not divide among the ranks.
             num_workers: as in torch.utils.data.DataLoader.
@@ -73,20 +78,15 @@ class ResumableLoader(Passes):
                 pass is divided again. False: it is refused, since batches are counted.
             collate_fn: likewise.
             pin_memory: likewise.
-            **options: further parameters of a DataLoader: worker_init_fn, multiprocessing_context, prefetch_factor, timeout.
+            **options: further parameters of a DataLoader: worker_init_fn, multiprocessing_context, prefetch_factor, timeout, and
+                persistent_workers of a map-style data set.
 
         Raises:
             UsageError: a parameter that would take order or position out of our hands.
         """
-        if batch_size < 1 or options.keys() & _OURS:
-            raise UsageError(
-                field="ResumableLoader",
-                reason=f"takes no {sorted(options.keys() & _OURS)}"
-                if batch_size >= 1
-                else f"batch_size={batch_size}",
-                next_step="Order, shares and position are its own: leave these out, with a batch_size of at least 1.",
-            )
-        super().__init__(batch_size)
+        self._iterable = isinstance(dataset, IterableDataset)
+        loader_options.check(self._iterable, batch_size, sampler, batch_sampler, options)
+        super().__init__(batch_size if batch_sampler is None else 1)
         self._dataset = dataset
         self._rank, self._world_size = session.rank, session.world_size
         self._shuffle, self._seed, self._drop_last = shuffle, seed, drop_last
@@ -96,12 +96,18 @@ class ResumableLoader(Passes):
             "pin_memory": pin_memory,
             **options,
         }
-        self._iterable = isinstance(dataset, IterableDataset)
+        self._by_batches, self._sampled = batch_sampler is not None, None
+        self._sharing = session.rank, session.world_size
+        if (given := batch_sampler if self._by_batches else sampler) is not None:
+            self._sampled = SampledOrder(given, seed=seed, rank=session.rank, world_size=session.world_size)
+            self._sharing = self._sampled.sharing
+        self._saved_order = ""
         self._stateful = self._iterable and hasattr(dataset, "state_dict")
         self._redivide = redivide
         self._streams: Streams | None = None
         self._key: tuple[int, int] | None = None
         self._inner: Any = None
+        self._staying: DataLoader[Any] | None = None
         session.on_generation_end(self.close)
         # A job of one rank forms no world, and every one has a loader.
         session.on_generation_end(forget_compiled)
@@ -124,16 +130,25 @@ class ResumableLoader(Passes):
 
     @override
     def _next_epoch(self) -> None:
-        self.close()
+        if self._staying is None:
+            self.close()
         super()._next_epoch()
         self._streams = None
 
     @property
     @override
     def samples(self) -> int:
-        """Samples in them; 0 of an iterable data set, which gives what it likes."""
+        """Samples in them; 0 of an iterable data set and of a batch sampler, which give what they like."""
         # The last batch of a pass may be smaller.
-        return 0 if self._iterable else min(self._samples, self._share_size())
+        return 0 if self._iterable or self._by_batches else min(self._samples, self._share_size())
+
+    @property
+    @override
+    def position(self) -> dict[str, Any]:
+        """With the order of a sampler, which is another place in another one."""
+        if self._sampled is None:
+            return super().position
+        return {**super().position, "order": self._sampled.digest_of(self._epoch) if self._received else ""}
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -163,13 +178,16 @@ class ResumableLoader(Passes):
             _logger.info(
                 "event=division_not_checked an earlier release saved no batch_size, seed or length of the data"
             )
+        self._saved_order = state.get("order", "")
+        if self._sampled is not None:
+            self._sampled.forget()
         self._inner_state = state.get("inner")
         self._streams = Streams(state["streams"]) if "streams" in state else None
 
     @override
     def close(self) -> None:
         super().close()
-        self._inner = None
+        self._inner = self._staying = None
 
     # --- what a position is a position in ------------------------------------------------------------------------------
 
@@ -182,10 +200,13 @@ class ResumableLoader(Passes):
             "drop_last": self._drop_last,
             "world_size": self._world_size,
         }
+        if self._sampled is not None:
+            del division["batch_size" if self._by_batches else "shuffle"]
+            division["sampler"] = self._sampled.kind
         if self._iterable:
             # Each worker process reads a share of its own.
             return {**division, "num_workers": self._options["num_workers"]}
-        return {**division, "len(dataset)": self._size()}
+        return {**division, "len(dataset)": len(self._dataset)}  # type: ignore[arg-type]  # Dataset has no __len__, map-style ones do
 
     def _check_division(self, saved: dict[str, Any]) -> None:
         changes = self._changes(saved)
@@ -224,6 +245,9 @@ class ResumableLoader(Passes):
         assert self._key is not None, "follow_keys comes first"
         assert not self._stateful, self.why_not_derivable
         self.load_state_dict(dict(state))
+        if self._sampled is not None and self._sampled.is_share:
+            # The other rank's is another.
+            self._saved_order = ""
 
     @property
     @override
@@ -247,16 +271,11 @@ class ResumableLoader(Passes):
     def _begin(self) -> Iterator[Any]:
         at = self._inner.state_dict() if self._stateful and self._inner is not None else self._inner_state
         # An iteration that was left in the middle goes on here.
+        if self._staying is not None:
+            return self._keep(self._staying)
         self.close()
         if not self._iterable:
-            return self._keep(
-                DataLoader(
-                    KeyedData(self._dataset, self._seed, self._rank),
-                    batch_sampler=RestOfPass(self.rest),
-                    generator=self._generator(),
-                    **self._options,
-                )
-            )
+            return self._begin_map_style()
         if hasattr(self._dataset, "set_epoch"):
             self._dataset.set_epoch(self._epoch)
         if self._stateful:
@@ -268,7 +287,7 @@ class ResumableLoader(Passes):
             self._dataset,
             batch_size=self._batch_size,
             drop_last=self._drop_last,
-            generator=self._generator(),
+            generator=self._generator(self._epoch),
             **self._options,
         )
         with self._streams:
@@ -283,6 +302,21 @@ class ResumableLoader(Passes):
                 )
         return batches
 
+    def _begin_map_style(self) -> Iterator[Any]:
+        saved, self._saved_order = self._saved_order, ""
+        if self._sampled is not None:
+            self._sampled.check(self._epoch, self._received, saved)
+        stays = bool(self._options.get("persistent_workers"))
+        loader: DataLoader[Any] = DataLoader(
+            KeyedData(self._dataset, self._seed, self._rank),
+            batch_sampler=RestOfPass(self.rest),
+            # Workers that stay are seeded alike whichever pass they begin with.
+            generator=self._generator(0 if stays else self._epoch),
+            **self._options,
+        )
+        self._staying = loader if stays else None
+        return self._keep(loader)
+
     def _begin_stateful(self, at: Any) -> Iterator[Any]:
         from torchdata.stateful_dataloader import (  # noqa: PLC0415 - for data sets with a state
             StatefulDataLoader,
@@ -295,7 +329,7 @@ class ResumableLoader(Passes):
                 self._dataset,
                 batch_size=self._batch_size,
                 drop_last=self._drop_last,
-                generator=self._generator(),
+                generator=self._generator(self._epoch),
                 **self._options,
             )
         if self._received and (at.get("fetcher_state") or {}).get("fetcher_ended"):
@@ -319,26 +353,34 @@ class ResumableLoader(Passes):
         batches: Iterator[Any] = self._open
         return batches
 
-    def _generator(self) -> torch.Generator:
+    def _generator(self, epoch: int) -> torch.Generator:
         """The loader's own: making an iterator draws a seed, which must not come from the global generators."""
-        return torch.Generator().manual_seed(self._seed * 1_000_003 + self._epoch)
+        return torch.Generator().manual_seed(self._seed * 1_000_003 + epoch)
 
     # --- the share of a map-style data set -----------------------------------------------------------------------------
 
     def _size(self) -> int:
+        """Of what is shared: samples, or a batch sampler's batches."""
+        if self._sampled is not None:
+            return len(self._sampled.of(self._epoch))
         return len(self._dataset)  # type: ignore[arg-type]  # Dataset has no __len__, map-style ones do
 
     def _share_size(self) -> int:
-        size = self._size()
-        return size // self._world_size if self._drop_last else -(-size // self._world_size)
+        size, ranks = self._size(), self._sharing[1]
+        return size // ranks if self._drop_last else -(-size // ranks)
 
     def rest(self) -> Iterator[list[Key]]:
         """What is left of this epoch, as batches of keys. Padded by wrapping where the ranks do not divide the data."""
-        size, epoch = self._size(), self._epoch
-        order = torch.randperm(size, generator=self._generator()) if self._shuffle else torch.arange(size)
-        positions = torch.arange(self._share_size()) * self._world_size + self._rank
+        size, epoch, (rank, ranks) = self._size(), self._epoch, self._sharing
+        given = self._sampled.of(epoch) if self._sampled is not None else None
+        is_drawn = self._shuffle and given is None
+        order = torch.randperm(size, generator=self._generator(epoch)) if is_drawn else torch.arange(size)
+        positions = torch.arange(self._share_size()) * ranks + rank
         mine = order[positions % max(1, size)]
-        begin, batch = self.samples, self._received
+        begin, batch = self._received if self._by_batches else self.samples, self._received
         while begin < len(mine) and (begin + self._batch_size <= len(mine) or not self._drop_last):
-            yield [(epoch, batch, index) for index in mine[begin : begin + self._batch_size].tolist()]
+            chosen = mine[begin : begin + self._batch_size].tolist()
+            if given is not None:
+                chosen = given[chosen[0]] if self._by_batches else [given[number] for number in chosen]
+            yield [(epoch, batch, index) for index in chosen]
             begin, batch = begin + self._batch_size, batch + 1

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 from recovery.errors import UsageError
 from recovery.torch import devices
@@ -73,7 +73,7 @@ def steps(  # noqa: PLR0913 - one keyword for each thing that a script may want
         **further: other parts of the state by name, as of `TrainState`: lr_scheduler, scaler, ...
 
     Raises:
-        UsageError: `join` was not called, the loader has a sampler of its own whose position nobody could restore, or a schedule is not named.
+        UsageError: `join` was not called, the loader's sampler gives an order that nobody could restore, or a schedule is not named.
         CheckpointError, GenerationInterrupted: as `Session.steps`.
     """
     session = current_session()
@@ -116,39 +116,54 @@ def resumable(loader: DataLoader[Any], session: SessionInterface) -> ResumableLo
         session: of this entry.
 
     Raises:
-        UsageError: a sampler of another kind decides the order.
+        UsageError: it gives no batches, or its order is one that nobody could restore.
     """
     sampler, stream = loader.sampler, isinstance(loader.dataset, IterableDataset)
-    known = isinstance(sampler, (SequentialSampler, DistributedSampler)) or _is_plain(sampler)
-    if loader.batch_size is None or not (known or stream):
-        kind = type(sampler if loader.batch_size is not None else loader.batch_sampler).__name__
+    if loader.batch_size is None and loader.batch_sampler is None:
         raise UsageError(
             field="recovery.torch.steps",
-            reason=f"the loader's order is decided by a {kind}, whose position cannot be restored",
-            next_step="Leave the sampler to it (shuffle=True or False), or use recovery.torch.ResumableLoader over a data set in that order.",
+            reason="the loader has a batch_size of None: what it gives are no batches",
+            next_step="Give it a batch_size or a batch_sampler.",
         )
+    order: dict[str, Any] = {"batch_size": loader.batch_size}
+    if loader.batch_size is None:
+        order = {"batch_sampler": loader.batch_sampler}
+    elif not (stream or _is_plain(sampler, loader.dataset)):
+        order["sampler"] = sampler
     shared = sampler if isinstance(sampler, DistributedSampler) else None
     options = {
         "worker_init_fn": loader.worker_init_fn,
         "multiprocessing_context": loader.multiprocessing_context,
         "prefetch_factor": loader.prefetch_factor,
         "timeout": loader.timeout,
+        # Those of a stream end with each pass: what they draw in the next follows from all before.
+        "persistent_workers": loader.persistent_workers and not stream,
     }
     return ResumableLoader(
         loader.dataset,
-        loader.batch_size,
         session=session,
-        shuffle=shared.shuffle if shared is not None else isinstance(sampler, RandomSampler),
+        shuffle=shared.shuffle if shared is not None else hasattr(sampler, "replacement"),
         seed=shared.seed if shared is not None else 0,
         drop_last=loader.drop_last or (shared is not None and shared.drop_last),
         num_workers=loader.num_workers,
         collate_fn=loader.collate_fn,
         pin_memory=loader.pin_memory,
+        **order,
         **options,
     )
 
 
-def _is_plain(sampler: Any) -> bool:
-    """As `shuffle=True` makes it: each sample once."""
-    is_random = isinstance(sampler, RandomSampler)
-    return is_random and not sampler.replacement and sampler.num_samples == len(sampler.data_source)
+def _is_plain(sampler: Any, dataset: Any) -> bool:
+    """Does it give each sample once, as torch's and torchdata's do for shuffle=True or False, or a share of that?"""
+    of = getattr(sampler, "data_source", getattr(sampler, "dataset", None))
+    # A class of the user's that is made of one of these has an order of its own.
+    if (
+        type(sampler).__module__.split(".")[0] not in ("torch", "torchdata")
+        or of is None
+        or len(of) != len(dataset)
+    ):
+        return False
+    is_whole = getattr(sampler, "num_samples", len(of)) == len(of) and not getattr(
+        sampler, "replacement", False
+    )
+    return is_whole or isinstance(sampler, DistributedSampler)

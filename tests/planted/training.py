@@ -35,6 +35,15 @@ TRAINING = (
         ("tests/torch/test_division.py::test_a_pass_that_may_be_divided_again_uses_every_sample_once",),
     ),
     Bug(
+        "a sampler that gives another order behind a restart is believed",
+        "I10",
+        "torch/sampled_order.py",
+        "SampledOrder.check",
+        "saved not in ('', self.digest_of(epoch))",
+        "False",
+        ("tests/torch/test_sampled_order.py::test_in_a_pass_another_order_is_refused_by_name",),
+    ),
+    Bug(
         "after a loop that stops at the loader's length the next epoch is empty",
         "I10",
         "torch/passes.py",

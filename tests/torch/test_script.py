@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +21,7 @@ from typing_extensions import override
 import recovery.torch as rt
 from recovery.errors import UsageError
 from recovery.torch.script import _check_schedules, resumable
+from tests.needs import needs_package
 from tests.torch.fake_session import FakeSession
 
 DATA = TensorDataset(torch.arange(10))
@@ -54,20 +56,64 @@ def test_what_a_loader_and_its_sampler_say_is_taken_over() -> None:
     assert "len(dataset)" not in division(DataLoader(Stream(), batch_size=2))
 
 
+class Backwards(RandomSampler):
+    """Made of one of torch's, in an order of its own."""
+
+    @override
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(9, -1, -1))
+
+
+class SharedBackwards(DistributedSampler[Any]):
+    @override
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(9 - self.rank, -1, -2))
+
+
 @pytest.mark.parametrize(
-    "options",
+    ("options", "expected"),
     [
-        {"sampler": WeightedRandomSampler([1.0] * 10, 10)},
-        {"sampler": RandomSampler(DATA, replacement=True)},
-        {"sampler": RandomSampler(DATA, num_samples=5)},
-        {"sampler": [3, 1, 2]},
-        {"batch_sampler": [[0, 1], [2, 3]]},
-        {"batch_size": None},
+        ({"sampler": WeightedRandomSampler([0.0] * 8 + [1.0] * 2, 10)}, {8, 9}),
+        ({"sampler": RandomSampler(DATA, replacement=True)}, None),
+        ({"sampler": RandomSampler(DATA, num_samples=4)}, None),
+        ({"sampler": RandomSampler(range(3))}, {0, 1, 2}),
+        ({"sampler": DistributedSampler(range(4), 2, 0)}, {0, 1, 2, 3}),  # type: ignore[arg-type]  # torch takes anything with a length
+        ({"sampler": [3, 1, 2, 4]}, [3, 2]),
+        ({"sampler": Backwards(DATA)}, [9, 7, 5, 3, 1]),
+        ({"sampler": SharedBackwards(DATA, 2, 0)}, [9, 7, 5, 3, 1]),
+        ({"batch_sampler": [[0, 1, 5], [2, 3]]}, [0, 1, 5]),
     ],
 )
-def test_an_order_that_cannot_be_restored_is_refused_by_name(options: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="whose position cannot be restored"):
-        division(DataLoader(DATA, **options))
+def test_an_order_of_the_users_is_taken_over(options: dict[str, Any], expected: Any) -> None:
+    loader = resumable(DataLoader(DATA, **options), FakeSession(0, 2))
+    assert "sampler" in loader.division()
+    rows = [int(row) for batch in loader for row in batch[0]]
+    assert expected is None or (set(rows) <= expected if isinstance(expected, set) else rows == expected)
+
+
+@pytest.mark.parametrize(
+    "options", [{"shuffle": True}, {}, {"shuffle": True, "num_workers": 1, "persistent_workers": True}]
+)
+def test_torchdatas_loader_is_taken_as_torchs_own(options: dict[str, Any]) -> None:
+    package = needs_package("torchdata.stateful_dataloader")
+    with warnings.catch_warnings():
+        # torchdata 0.11 calls torch.set_vital, which torch 2.13 has deprecated.
+        warnings.simplefilter("ignore")
+        theirs = package.StatefulDataLoader(DATA, batch_size=2, **options)
+    loaders = [resumable(theirs, FakeSession(rank, 2)) for rank in range(2)]
+    of_torch = [
+        resumable(DataLoader(DATA, batch_size=2, **options), FakeSession(rank, 2)) for rank in range(2)
+    ]
+    rows = [[int(row) for batch in loader for row in batch[0]] for loader in loaders]
+    assert rows == [[int(row) for batch in loader for row in batch[0]] for loader in of_torch]
+    assert sorted(rows[0] + rows[1]) == list(range(10))
+    for loader in loaders + of_torch:
+        loader.close()
+
+
+def test_a_loader_without_batches_is_refused_by_name() -> None:
+    with pytest.raises(UsageError, match="has a batch_size of None"):
+        division(DataLoader(DATA, batch_size=None))
 
 
 def test_a_schedule_that_is_not_named_is_refused() -> None:

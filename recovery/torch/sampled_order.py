@@ -1,0 +1,177 @@
+"""The order of a pass as a sampler of the user's gives it: any process that asks for a pass is given the same, so that a position says it all.
+
+While it is asked, all that is known to be drawn from is seeded from (seed, pass), on every rank alike: Python's, NumPy's and PyTorch's
+generators, and each `torch.Generator` of the sampler. Behind it they are as they were. Who draws from elsewhere is found out: it is asked twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import Sampler
+
+from recovery.errors import CheckpointStateError, UsageError
+from recovery.torch import keyed
+from recovery.torch.random_streams import Streams
+
+_logger = logging.getLogger("recovery.torch")
+
+_INSIDE = frozenset({"sampler", "batch_sampler"})
+"""How a sampler names the one that it draws from, where that is no `Sampler`."""
+_NUMBER = -1
+"""Of its random streams, among those of loaders (0, 1, ...)."""
+
+
+class SampledOrder:
+    """Of one sampler or batch sampler."""
+
+    def __init__(self, sampler: Any, *, seed: int, rank: int, world_size: int) -> None:
+        """Look whether an order of it can be had.
+
+        Args:
+            sampler: gives indices, or lists of them, and has a length.
+            seed: of what it draws.
+            rank: of this process.
+            world_size: ranks in all.
+
+        Raises:
+            UsageError: its passes may have no end, or it gives the share of another rank.
+        """
+        self._sampler, self._seed, self._world_size = sampler, seed, world_size
+        if not hasattr(sampler, "__len__"):
+            raise self._refused(
+                reason="has no length, so its passes may have no end",
+                next_step="Give it a __len__, which says at most how much a pass has.",
+            )
+        self._parts = list(_parts(sampler))
+        shares = [
+            (part.rank, part.num_replicas)
+            for part in self._parts
+            if hasattr(part, "rank") and hasattr(part, "num_replicas")
+        ]
+        self.is_share = bool(shares)
+        """It gives what this rank takes, and not what all ranks take together."""
+        self.sharing = (0, 1) if self.is_share else (rank, world_size)
+        """Which part of what it gives is this rank's, of how many."""
+        for of_rank, of_world in shares:
+            if (of_rank, of_world) != (rank, world_size):
+                raise self._refused(
+                    reason=f"gives the share of rank {of_rank} of {of_world}, and this is rank {rank} of {world_size}",
+                    next_step="Make it with rank=session.rank and num_replicas=session.world_size.",
+                )
+        self._epoch = -1
+        self._order: list[Any] = []
+        self._digest = ""
+
+    @property
+    def kind(self) -> str:
+        """Its class, for people."""
+        return type(self._sampler).__name__
+
+    def of(self, epoch: int) -> list[Any]:
+        """The order of a pass; drawn once.
+
+        Raises:
+            UsageError: there is no telling what it is.
+        """
+        if epoch != self._epoch:
+            order = self._drawn(epoch)
+            if self._epoch < 0 and self._drawn(epoch) != order:
+                raise self._refused(
+                    reason="gives another order each time that it is asked for the same pass: it draws from, or counts, what nobody could restore",
+                    next_step="Let it draw from a torch.Generator that it has as an attribute, from the program's generators, or from what"
+                    " set_epoch says.",
+                )
+            if self._epoch < 0 and self._world_size > 1 and not self.is_share:
+                _logger.info(
+                    "event=order_shared %s: this rank takes every %d. of its %d",
+                    self.kind,
+                    self._world_size,
+                    len(order),
+                )
+            self._epoch, self._order = epoch, order
+            self._digest = hashlib.sha256(repr(order).encode()).hexdigest()
+        return self._order
+
+    def digest_of(self, epoch: int) -> str:
+        """SHA-256 (hex) of the order of a pass."""
+        self.of(epoch)
+        return self._digest
+
+    def check(self, epoch: int, batch: int, saved: str) -> None:
+        """See whether a position is one in this order. Asked when all that the sampler may draw from is loaded.
+
+        Raises:
+            CheckpointStateError: it is one in another.
+        """
+        if saved not in ("", self.digest_of(epoch)):
+            raise CheckpointStateError(
+                field="ResumableLoader",
+                reason=f"its {self.kind} gives another order, so batch {batch} of epoch {epoch + 1}, where the checkpoint stands, is another place",
+                next_step="Give it what it was made of then, or go back to a checkpoint between two epochs.",
+            )
+
+    def forget(self) -> None:
+        """Ask it again, since what it draws from may be loaded now."""
+        self._epoch = -1
+
+    def _drawn(self, epoch: int) -> list[Any]:
+        for part in self._parts:
+            if hasattr(part, "set_epoch"):
+                part.set_epoch(epoch)
+        with Streams.keyed(self._seed, _NUMBER, epoch), self._own_generators(epoch):
+            most = len(self._sampler)
+            order = [_plain(given) for given in itertools.islice(self._sampler, most + 1)]
+        if len(order) > most:
+            raise self._refused(
+                reason=f"gives more than the {most} that its len() says, and may have no end",
+                next_step="Let its __len__ say at most how much a pass has.",
+            )
+        return order
+
+    @contextlib.contextmanager
+    def _own_generators(self, epoch: int) -> Iterator[None]:
+        own = {
+            id(value): value
+            for part in self._parts
+            for value in getattr(part, "__dict__", {}).values()
+            if isinstance(value, torch.Generator)
+        }
+        before = [(generator, generator.get_state()) for generator in own.values()]
+        for number, generator in enumerate(own.values()):
+            digest = keyed.digest_of("sampler", self._seed, number, epoch)
+            generator.manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+        try:
+            yield
+        finally:
+            for generator, state in before:
+                generator.set_state(state)
+
+    def _refused(self, *, reason: str, next_step: str) -> UsageError:
+        return UsageError(field="ResumableLoader", reason=f"its {self.kind} {reason}", next_step=next_step)
+
+
+def _parts(sampler: Any) -> Iterator[Any]:
+    """It, and the samplers inside it, each once."""
+    left, seen = [sampler], set[int]()
+    while left:
+        part = left.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        yield part
+        inside = getattr(part, "__dict__", {})
+        left += [value for name, value in inside.items() if isinstance(value, Sampler) or name in _INSIDE]
+
+
+def _plain(given: Any) -> Any:
+    """An index or a list of them as plain numbers, since its text is compared with that of another process."""
+    if isinstance(given, list):
+        return [_plain(one) for one in given]
+    return given.tolist() if hasattr(given, "tolist") else given
