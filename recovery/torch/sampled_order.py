@@ -24,6 +24,8 @@ _logger = logging.getLogger("recovery.torch")
 
 _INSIDE = frozenset({"sampler", "batch_sampler"})
 """How a sampler names the one that it draws from, where that is no `Sampler`."""
+_LOOKED_AT = 100_000
+"""Indices by which a sampler is judged that is not asked for the order of a whole pass."""
 _NUMBER = -1
 """Of its random streams, among those of loaders (0, 1, ...)."""
 
@@ -122,12 +124,9 @@ class SampledOrder:
         self._epoch = -1
 
     def _drawn(self, epoch: int) -> list[Any]:
-        for part in self._parts:
-            if hasattr(part, "set_epoch"):
-                part.set_epoch(epoch)
-        with Streams.keyed(self._seed, _NUMBER, epoch), self._own_generators(epoch):
-            most = len(self._sampler)
-            order = [_plain(given) for given in itertools.islice(self._sampler, most + 1)]
+        _tell(self._parts, epoch)
+        most = len(self._sampler)
+        order = _drawn(self._sampler, self._parts, self._seed, epoch, most + 1)
         if len(order) > most:
             raise self._refused(
                 reason=f"gives more than the {most} that its len() says, and may have no end",
@@ -135,26 +134,46 @@ class SampledOrder:
             )
         return order
 
-    @contextlib.contextmanager
-    def _own_generators(self, epoch: int) -> Iterator[None]:
-        own = {
-            id(value): value
-            for part in self._parts
-            for value in getattr(part, "__dict__", {}).values()
-            if isinstance(value, torch.Generator)
-        }
-        before = [(generator, generator.get_state()) for generator in own.values()]
-        for number, generator in enumerate(own.values()):
-            digest = keyed.digest_of("sampler", self._seed, number, epoch)
-            generator.manual_seed(int.from_bytes(digest[:8], "big") >> 1)
-        try:
-            yield
-        finally:
-            for generator, state in before:
-                generator.set_state(state)
-
     def _refused(self, *, reason: str, next_step: str) -> UsageError:
         return UsageError(field="ResumableLoader", reason=f"its {self.kind} {reason}", next_step=next_step)
+
+
+def is_fixed(sampler: Any) -> bool:
+    """Does it give the same order whenever it is asked, as far as its first indices tell, whatever the generators are?"""
+    parts = list(_parts(sampler))
+    first, again = (_drawn(sampler, parts, seed, 0, _LOOKED_AT) for seed in (0, 1))
+    return first == again
+
+
+def generators_of(*objects: Any) -> list[torch.Generator]:
+    """Which they have, and the samplers inside them, each once."""
+    inside = [vars(part).values() for one in objects for part in _parts(one) if hasattr(part, "__dict__")]
+    found = {id(value): value for values in inside for value in values if isinstance(value, torch.Generator)}
+    return list(found.values())
+
+
+def _tell(parts: list[Any], epoch: int) -> None:
+    for part in parts:
+        if hasattr(part, "set_epoch"):
+            part.set_epoch(epoch)
+
+
+def _drawn(sampler: Any, parts: list[Any], seed: int, epoch: int, most: int) -> list[Any]:
+    with Streams.keyed(seed, _NUMBER, epoch), _seeded(generators_of(*parts), seed, epoch):
+        return [_plain(given) for given in itertools.islice(sampler, most)]
+
+
+@contextlib.contextmanager
+def _seeded(generators: list[torch.Generator], seed: int, epoch: int) -> Iterator[None]:
+    before = [generator.get_state() for generator in generators]
+    for number, generator in enumerate(generators):
+        digest = keyed.digest_of("sampler", seed, number, epoch)
+        generator.manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+    try:
+        yield
+    finally:
+        for generator, state in zip(generators, before, strict=True):
+            generator.set_state(state)
 
 
 def _parts(sampler: Any) -> Iterator[Any]:

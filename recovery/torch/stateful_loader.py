@@ -1,7 +1,8 @@
 """A loader that brings its own position, as torchdata's StatefulDataLoader does: passes and batches are counted around it.
 
 Of it is asked: `iter()` gives one pass, and behind `load_state_dict` the rest of the pass that `state_dict` was taken in, which may be nothing.
-`len()` may be missing. Order, shares and random streams are its own.
+`len()` may be missing. Order, shares and random streams are its own, and so are its generators: they are put back behind what making an iterator
+draws. torchdata draws an order again where the sampler has no state, so one that would be another is refused.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from torch.utils.data import IterableDataset
+import torch
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, SequentialSampler
 from typing_extensions import override
 
 from recovery.errors import CheckpointStateError, UsageError
 from recovery.torch import restored
 from recovery.torch.module_names import forget_compiled
 from recovery.torch.passes import Passes
+from recovery.torch.sampled_order import generators_of, is_fixed
 from recovery.training.current import current_session
 
 _logger = logging.getLogger("recovery.torch")
@@ -39,7 +42,7 @@ class StatefulLoader(Passes):
             loader: iterable, with `state_dict` and `load_state_dict`.
 
         Raises:
-            UsageError: it is not.
+            UsageError: it is not, or its order could not be had again.
         """
         super().__init__(0)
         lacks = [name for name in ("__iter__", "state_dict", "load_state_dict") if not hasattr(loader, name)]
@@ -49,7 +52,12 @@ class StatefulLoader(Passes):
                 reason=f"{type(loader).__name__} has no {' and no '.join(lacks)}",
                 next_step="Give a ResumableLoader, a StatefulDataLoader, or an object that is iterable and has both.",
             )
+        self._generators: list[torch.Generator] = []
+        if isinstance(loader, DataLoader):
+            _check_order(loader)
+            self._generators = generators_of(loader)
         self._loader = loader
+        self._saved_generators: list[torch.Tensor] | None = None
         self._loaded_behind_last = False
         self._again = 0
         """Batches that were received behind the state that was loaded, where that is saved again."""
@@ -83,7 +91,14 @@ class StatefulLoader(Passes):
     @override
     def state_dict(self) -> dict[str, Any]:
         inner = self._state_inside()
-        return {**self.position, "of": self.division(), "inner": inner, "again": self._again}
+        of_generators = [generator.get_state() for generator in self._generators]
+        return {
+            **self.position,
+            "of": self.division(),
+            "inner": inner,
+            "again": self._again,
+            "generators": of_generators,
+        }
 
     def _state_inside(self) -> Any:
         """None before its first batch of all: asking a StatefulDataLoader for its state there makes an iterator, which draws."""
@@ -107,6 +122,7 @@ class StatefulLoader(Passes):
         self._is_iterated = False
         self._epoch, self._received = state["epoch"], state["received"]
         self._inner_state, self._again = state["inner"], state["again"]
+        self._saved_generators = state.get("generators")
         at = f"batch {self._received} of epoch {self._epoch + 1}"
         if said := ", ".join(self._changes(state["of"]).values()):
             if self._received:
@@ -142,6 +158,7 @@ class StatefulLoader(Passes):
         elif self._inner_state is not None:
             self._put_inside(self._inner_state)
             self._tried(self._end_pass_inside)
+        self._put_generators()
 
     def _end_pass_inside(self) -> None:
         """The state is of a pass that is over: leave it, so that the next `iter()` begins one."""
@@ -162,9 +179,12 @@ class StatefulLoader(Passes):
         self._loaded_behind_last = self._is_used_up()
         if self._received:
             # Also an iteration that was left in the middle goes on here.
+            if self._saved_generators is None:
+                self._saved_generators = [generator.get_state() for generator in self._generators]
             self._put_inside(self._state_inside())
             # Only in iter() a StatefulDataLoader looks at what it was given.
             batches = self._tried(self._restored_iterator)
+            self._put_generators()
         else:
             batches = iter(self._loader)
         self._open = batches
@@ -178,6 +198,11 @@ class StatefulLoader(Passes):
         else:
             restored.check({"loader": [self._loader]}, {"loader": [self._inner_state]})
         return batches
+
+    def _put_generators(self) -> None:
+        saved, self._saved_generators = self._saved_generators, None
+        for generator, state in zip(self._generators, saved or (), strict=False):
+            generator.set_state(state)
 
     def _put_inside(self, at: Any) -> None:
         self.close()
@@ -238,6 +263,38 @@ class StatefulLoader(Passes):
     @override
     def load_position(self, state: Mapping[str, Any]) -> None:
         raise AssertionError(self.why_not_derivable)
+
+
+def _check_order(loader: DataLoader[Any]) -> None:
+    if loader.num_workers and not getattr(loader, "in_order", True):
+        raise UsageError(
+            field="loader",
+            reason=f"the {type(loader).__name__} has in_order=False, so which batch is the next is a race between its worker processes",
+            next_step="Leave in_order out.",
+        )
+    order: Any = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+    while _is_torchdatas(order) and hasattr(order, "sampler"):
+        order = order.sampler
+    # What has a state is put back by it.
+    if (
+        isinstance(loader.dataset, IterableDataset)
+        or type(order) in (SequentialSampler, DistributedSampler)
+        or _is_torchdatas(order)
+        or hasattr(order, "state_dict")
+        or hasattr(iter(order), "state_dict")
+        or is_fixed(order)
+    ):
+        return
+    raise UsageError(
+        field="loader",
+        reason=f"the {type(order).__name__} of the {type(loader).__name__} has no state, and gives another order each time: behind a failure a"
+        " pass would go on in another one",
+        next_step="Give ResumableLoader(..., sampler=) or (..., batch_sampler=), which keeps it, or leave the order to shuffle=True.",
+    )
+
+
+def _is_torchdatas(part: Any) -> bool:
+    return type(part).__module__.startswith("torchdata.")
 
 
 def _is_drawn_again(state: Any) -> bool:

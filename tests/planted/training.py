@@ -64,6 +64,17 @@ TRAINING = (
         ),
     ),
     Bug(
+        "the generator of a loader that brings its own position stands elsewhere behind a restart",
+        "I10",
+        "torch/stateful_loader.py",
+        "StatefulLoader._put_generators",
+        "generator.set_state(state)",
+        "pass",
+        (
+            "tests/torch/test_stateful_loader.py::test_every_sample_is_used_once_wherever_it_was_saved_and_saved_again",
+        ),
+    ),
+    Bug(
         "a loader that brings its own position has the same order in every pass",
         "I10",
         "torch/stateful_loader.py",

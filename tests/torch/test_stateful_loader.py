@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +12,17 @@ import psutil
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import Dataset, DistributedSampler, IterableDataset, get_worker_info
+from torch.utils.data import (
+    BatchSampler,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+    get_worker_info,
+)
 from typing_extensions import override
 
 from recovery.errors import CheckpointStateError, UsageError
@@ -107,8 +118,19 @@ def shared(**options: Any) -> Callable[[], Any]:
     return torchs(Numbers, sampler=DistributedSampler(Numbers(), 2, 1, seed=5), **options)
 
 
+def of_one_generator(**options: Any) -> Callable[[], Any]:
+    """Order and worker seeds are drawn from it in turn."""
+
+    def make() -> Any:
+        return torchs(Numbers, shuffle=True, generator=torch.Generator().manual_seed(5), **options)()
+
+    return make
+
+
 CASES: dict[str, Callable[[], Any]] = {
     "own": Own,
+    "shuffled, of a generator": of_one_generator(),
+    "shuffled, of a generator, two workers": of_one_generator(num_workers=2),
     "shuffled": torchs(Numbers, shuffle=True),
     "shuffled, two workers": torchs(Numbers, shuffle=True, num_workers=2),
     "workers that stay": torchs(Numbers, shuffle=True, num_workers=2, persistent_workers=True),
@@ -262,6 +284,45 @@ def test_what_a_loader_does_not_say_is_said(tmp_path: Path, caplog: pytest.LogCa
     with caplog.at_level("INFO", "recovery.torch"):
         state_of(Own()).read(file)
     assert "event=division_not_checked Own does not say its batch_size and rank" in caplog.text
+
+
+class Private(Sampler[int]):
+    def __init__(self) -> None:
+        self._random = random.Random(5)
+
+    @override
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._random.sample(range(SIZE), SIZE))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"sampler": WeightedRandomSampler([1.0] * SIZE, SIZE)},
+            "the WeightedRandomSampler of the StatefulDataLoader",
+        ),
+        ({"sampler": RandomSampler(Numbers(), generator=torch.Generator())}, "the RandomSampler"),
+        ({"sampler": SubsetRandomSampler(range(SIZE))}, "the SubsetRandomSampler"),
+        ({"sampler": Private()}, "the Private"),
+        (
+            {"batch_sampler": BatchSampler(RandomSampler(Numbers()), 4, False), "batch_size": 1},
+            "the BatchSampler",
+        ),
+        ({"num_workers": 2, "in_order": False}, "in_order=False, so which batch is the next is a race"),
+    ],
+)
+def test_an_order_that_torchdata_would_draw_anew_is_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=f"^USAGE: loader: .*{said}"):
+        state_of(torchs(Numbers, **options)())
+
+
+@pytest.mark.parametrize("order", [list(range(SIZE))[::-1], Private()])
+def test_what_is_drawn_to_look_at_an_order_changes_no_generator(order: Any) -> None:
+    before = random.getstate(), torch.get_rng_state().tolist()
+    with contextlib.suppress(UsageError):
+        TrainState(model=nn.Identity(), loader=torchs(Numbers, sampler=order)())
+    assert (random.getstate(), torch.get_rng_state().tolist()) == before
 
 
 def test_what_has_no_position_is_refused() -> None:
