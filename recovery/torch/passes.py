@@ -73,8 +73,12 @@ class Passes(ABC):
         return {"epoch": self._epoch, "received": self._received, "samples": self._samples}
 
     def prime(self) -> None:
-        """Make the iterator at the position now, drawing whatever that draws, before the random generators are put back."""
-        self._primed = self._begin()
+        """Make the iterator at the position now, drawing whatever that draws, before the random generators are put back.
+
+        Not where a pass is yet to begin: what it draws follows from the generators as they are then.
+        """
+        if self._received:
+            self._primed = self._begin()
 
     def close(self) -> None:
         """End the worker processes of an iteration that was left."""

@@ -153,9 +153,8 @@ class StatefulLoader(Passes):
 
     @override
     def prime(self) -> None:
-        if self._received:
-            super().prime()
-        elif self._inner_state is not None:
+        super().prime()
+        if not self._received and self._inner_state is not None:
             self._put_inside(self._inner_state)
             self._tried(self._end_pass_inside)
         self._put_generators()

@@ -147,6 +147,25 @@ def test_saved_between_two_epochs_it_begins_the_next() -> None:
     assert [batch[0].tolist() for batch in again] == second != first
 
 
+@pytest.mark.parametrize(("kind", "workers"), CASES, ids=lambda part: getattr(part, "__name__", part))
+def test_saved_between_two_epochs_the_next_is_that_of_an_undisturbed_run(
+    kind: type[Any], workers: int
+) -> None:
+    _seed()
+    undisturbed = list(_run(_loader(kind, workers), 2))
+    _seed()
+    loader = _loader(kind, workers)
+    before = list(_run(loader, 1))
+    state, generators = loader.state_dict(), capture_random_state()
+    assert (state["epoch"], state["received"]) == (1, 0)
+    _elsewhere()
+    again = _loader(kind, workers)
+    again.load_state_dict(state)
+    again.prime()
+    restore_random_state(generators)
+    assert before + list(_run(again, 1)) == undisturbed
+
+
 class Counted(Stream):
     """An iterable data set that knows its length."""
 
