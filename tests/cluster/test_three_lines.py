@@ -13,6 +13,7 @@ from recovery.core.records import EventKind
 from recovery.report.stored import read_stored
 from recovery.report.timeline import read_timeline
 from tests.cluster.launched import LAUNCHER, LaunchedCluster
+from tests.needs import needs_package
 from tests.warm.process import TORCH
 
 pytestmark = pytest.mark.cluster
@@ -104,6 +105,25 @@ def test_with_three_lines_a_death_of_either_rank_changes_no_bit(tmp_path: Path) 
     assert all(torch.equal(found[name], value) for name, value in expected.items())
     check_lost_steps(tmp_path / "disturbed")
     assert re.search(r"; 2 recoveries, \d+ steps done again$", cluster.log(LAUNCHER), re.MULTILINE)
+
+
+STATEFUL = {
+    "import torch\n": "import torch\nfrom torchdata.stateful_dataloader import StatefulDataLoader\n",
+    "DataLoader(data, batch_size=32, sampler=sampler)": "StatefulDataLoader(data, batch_size=32, shuffle=True, num_workers=1, persistent_workers=True)",
+    "save_every=20": "save_every=8",
+}
+
+
+def test_torchdatas_loader_goes_on_in_a_pass_and_at_its_end_with_workers_that_stay(tmp_path: Path) -> None:
+    needs_package("torchdata.stateful_dataloader")
+    script = changed()
+    for old, new in STATEFUL.items():
+        assert script.count(old) == 1
+        script = script.replace(old, new)
+    _, expected = trained(tmp_path / "undisturbed", script)
+    # Behind step 16, which is in a pass, and behind step 32, which is the last of one.
+    _, found = trained(tmp_path / "disturbed", script, "1", "0")
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
 
 
 def check_lost_steps(directory: Path) -> None:
