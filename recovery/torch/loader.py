@@ -221,8 +221,8 @@ class ResumableLoader(Passes):
             raise CheckpointStateError(
                 field="ResumableLoader",
                 reason=f"{said}, so batch {self._received} of epoch {self._epoch + 1}, where the checkpoint stands, is another place",
-                next_step="Give what was given, or go back to a checkpoint between two epochs; another batch_size alone may be had with"
-                " ResumableLoader(redivide=True).",
+                next_step="Give what was given, or go back to a checkpoint between two epochs; another batch_size alone, of a map-style data"
+                " set, may be had with ResumableLoader(redivide=True).",
             )
 
     # --- live rollback -------------------------------------------------------------------------------------------------

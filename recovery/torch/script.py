@@ -6,6 +6,7 @@ A survivor of a failure starts the script again in its own process (`recovery.in
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -25,6 +26,8 @@ from recovery.training.current import current_session
 from recovery.training.init import init
 from recovery.training.rank_variables import rank_variables
 from recovery.training.session import Callback, Session
+
+_logger = logging.getLogger("recovery.torch")
 
 
 def join(backend: str | None = None) -> Session:
@@ -136,9 +139,12 @@ def resumable(loader: DataLoader[Any], session: SessionInterface) -> ResumableLo
         "multiprocessing_context": loader.multiprocessing_context,
         "prefetch_factor": loader.prefetch_factor,
         "timeout": loader.timeout,
-        # Those of a stream end with each pass: what they draw in the next follows from all before.
         "persistent_workers": loader.persistent_workers and not stream,
     }
+    if loader.persistent_workers and stream:
+        _logger.info(
+            "event=workers_not_kept the loader's worker processes end with each pass: of a stream, what they drew would follow from all passes before"
+        )
     return ResumableLoader(
         loader.dataset,
         session=session,

@@ -111,6 +111,14 @@ def test_torchdatas_loader_is_taken_as_torchs_own(options: dict[str, Any]) -> No
         loader.close()
 
 
+def test_worker_processes_of_a_stream_that_would_stay_are_said_to_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "recovery.torch")
+    division(DataLoader(Stream(), batch_size=2, num_workers=1, persistent_workers=True))
+    assert "event=workers_not_kept" in caplog.text
+
+
 def test_a_loader_without_batches_is_refused_by_name() -> None:
     with pytest.raises(UsageError, match="has a batch_size of None"):
         division(DataLoader(DATA, batch_size=None))
