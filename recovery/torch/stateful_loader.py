@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Se
 from typing_extensions import override
 
 from recovery.errors import CheckpointStateError, UsageError
-from recovery.torch import restored
+from recovery.torch import fingerprint, restored
 from recovery.torch.module_names import forget_compiled
 from recovery.torch.passes import Passes
 from recovery.torch.sampled_order import generators_of, is_fixed
@@ -58,7 +58,10 @@ class StatefulLoader(Passes):
             self._generators = generators_of(loader)
         self._loader = loader
         self._saved_generators: list[torch.Tensor] | None = None
-        self._loaded_behind_last = False
+        self._goes_on = False
+        """The iteration under way began where it was put."""
+        self._stood_at: dict[str, str] = {}
+        """What the loader says of the place where it was put, until it has given a batch; empty: it was put nowhere."""
         self._again = 0
         """Batches that were received behind the state that was loaded, where that is saved again."""
         if (session := current_session()) is not None:
@@ -175,8 +178,8 @@ class StatefulLoader(Passes):
     @override
     def _begin(self) -> Iterator[Any]:
         self._tell_epoch()
-        self._loaded_behind_last = self._is_used_up()
-        if self._received:
+        self._goes_on, self._stood_at = self._received > 0, {}
+        if self._goes_on:
             # Also an iteration that was left in the middle goes on here.
             if self._saved_generators is None:
                 self._saved_generators = [generator.get_state() for generator in self._generators]
@@ -196,6 +199,7 @@ class StatefulLoader(Passes):
                 next(batches)
         else:
             restored.check({"loader": [self._loader]}, {"loader": [self._inner_state]})
+            self._stood_at = self._place()
         return batches
 
     def _put_generators(self) -> None:
@@ -220,14 +224,31 @@ class StatefulLoader(Passes):
 
     def _given(self, batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
-            if self._loaded_behind_last:
-                reason = f"{self._kind} stood behind the last of its {self._received} batches, and has begun another pass at load_state_dict"
+            if self._goes_on and self._is_used_up():
+                reason = f"{self._kind} has given more than its {self._received} batches behind load_state_dict: its state_dict counts a batch too late, or it has begun another pass"
                 raise restored.unfit("loader", reason)
+            self._check_counts()
             if self._inner_state is not None and _is_drawn_again(self._inner_state):
                 self._again += 1
             else:
                 self._inner_state = None
             yield batch
+
+    def _check_counts(self) -> None:
+        """Behind the first batch of a restored iteration: a place that is still the one before it would give it once more."""
+        stood_at, self._stood_at = self._stood_at, {}
+        if stood_at and stood_at == self._place():
+            _logger.warning(
+                "event=batch_not_counted %s has given a batch, and its state_dict is what it was before: where it counts a batch only when the next "
+                "one is asked for, this one (%d of epoch %d) was used before the restart already",
+                self._kind,
+                self._received + 1,
+                self._epoch + 1,
+            )
+
+    def _place(self) -> dict[str, str]:
+        """What it says of where it is, to be compared: it may go on changing the very object that it has given."""
+        return fingerprint.of_parts({"loader": self._loader.state_dict()})
 
     @override
     def _next_epoch(self) -> None:

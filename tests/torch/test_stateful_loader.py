@@ -246,6 +246,22 @@ class Circular(Own):
         self._goes_on = self._at < self.size
 
 
+class Late(Own):
+    """Counts a batch when the next one is asked for."""
+
+    @override
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for batch in super().__iter__():
+            self._at -= 4
+            yield batch
+            self._at += 4
+
+
+class LateWithLength(Late):
+    def __len__(self) -> int:
+        return 6
+
+
 class Sized(Own):
     batch_size = 4
 
@@ -258,7 +274,8 @@ class OtherSized(Own):
     ("before", "after", "batches", "reason"),
     [
         (Own, Deaf, 2, r"Deaf\.load_state_dict has not put back"),
-        (Circular, Circular, 6, "behind the last of its 6 batches"),
+        (Circular, Circular, 6, "has given more than its 6 batches"),
+        (LateWithLength, LateWithLength, 6, "its state_dict counts a batch too late"),
         (Sized, OtherSized, 2, "batch_size was 4 and is 5, so batch 2 of epoch 1"),
         (torchs(Numbers), torchs(Numbers, drop_last=True), 2, "drop_last was False and is True"),
         (torchs(Numbers), Own, 2, "Own|batch_size"),
@@ -277,6 +294,30 @@ def test_a_position_that_does_not_fit_is_refused(
 
     with pytest.raises(CheckpointStateError, match=rf"^CHECKPOINT_STATE: loader.*({reason})"):
         go_on()
+
+
+def test_a_loader_that_gives_more_than_its_length_behind_a_restart_is_refused(tmp_path: Path) -> None:
+    file = saved(LateWithLength(), tmp_path / "saved")
+    state = state_of(LateWithLength())
+    state.read(file)
+    with pytest.raises(CheckpointStateError, match="has given more than its 6 batches"):
+        list(state.batches)
+
+
+@pytest.mark.parametrize("case", ["late", *CASES])
+def test_a_loader_that_counts_a_batch_too_late_is_named_behind_a_restart(
+    case: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make = {**CASES, "late": Late}[case]
+    file = saved(make(), tmp_path / "saved")
+    state = state_of(make())
+    state.read(file)
+    with caplog.at_level("WARNING", "recovery.torch"):
+        for _ in zip(range(3), state.batches, strict=False):
+            pass
+    close(state)
+    said = [record.getMessage() for record in caplog.records if record.name == "recovery.torch"]
+    assert [text.split()[0] for text in said] == ["event=batch_not_counted"] * (case == "late")
 
 
 def test_what_a_loader_does_not_say_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
