@@ -31,7 +31,8 @@ class EverySteps(Callback):
         Raises:
             SettingError: `steps` is no whole number from 1 on.
         """
-        if steps < 1 or steps != int(steps):
+        is_number = isinstance(steps, (int, float))
+        if not (is_number and steps >= 1 and steps % 1 == 0):
             raise SettingError(
                 "SETTING_RANGE",
                 field="steps",

@@ -25,7 +25,7 @@ def test_live_rollback_looks_at_the_state_behind_it_unless_it_is_said_to_leave_t
     assert not EverySteps(1, print, changes_state=False).changes_state
 
 
-@pytest.mark.parametrize("steps", [0, -1, 1.5])
+@pytest.mark.parametrize("steps", [0, -1, 1.5, float("nan"), float("inf"), "3", None])
 def test_a_number_of_steps_that_never_comes_is_refused(steps: Any) -> None:
     with pytest.raises(SettingError, match="whole number, at least 1"):
         EverySteps(steps, print)
