@@ -1,7 +1,7 @@
-"""What Lightning's own loggers had written at a save, and that again where training goes back to it: one version, each step in it once.
+"""What Lightning's own loggers had written at a save, and that once more where training goes back to it: one version, each step in it once.
 
 Lightning numbers what it logs of a batch as it numbers what it logged behind the batch before, so that no step says what a rollback takes
-back: the files do. TensorBoardLogger appends to event files; CSVLogger to one file, which it writes anew when a column is added.
+back: the files do. TensorBoardLogger appends to event files; CSVLogger to one file, which it writes once more when a column is added.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def put_back(loggers: list[Any], saved: list[dict[str, Any]]) -> None:
             continue
         if logger._experiment is not None:  # noqa: SLF001 - of Lightning 2.6: what its property makes when it is asked
             _logger.warning(
-                "event=logger_begins_anew directory=%s reason='the script has used it before fit'",
+                "event=logger_begins_again directory=%s reason='the script has used it before fit'",
                 logger.log_dir,
             )
             continue

@@ -364,7 +364,7 @@ def test_a_node_that_is_forgotten_is_let_in_at_once_and_a_reset_path_is_a_new_jo
         cluster.wait_event(EventKind.NODE_LOST, "worker_1")
         cluster.kill("sched")
         assert answer("plan", path)["refused"][0]["node_id"] == "worker_1"
-        assert run("forget", path, "worker_1").returncode == 1, "without a terminal nobody has confirmed it"
+        assert run("forget", path, "worker_1").returncode == 64, "without a terminal nobody has confirmed it"
         unknown = run("forget", path, "worker_9", "--yes")
         assert unknown.returncode == 64
         assert "Name one of: worker_0, worker_1." in unknown.stderr

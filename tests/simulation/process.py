@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from recovery.core import messages as m
 from recovery.core.effects import Exit, Persist, Report
 from recovery.core.ids import RequestId, ResumeToken
@@ -38,12 +36,12 @@ from recovery.core.worker.effects import (
 from recovery.core.worker.machine import WorkerMachine
 from recovery.core.worker.timers import WorkerTimer
 from recovery.training.disk_schedule import DiskSchedule
+from tests.simulation import search
 from tests.simulation.clock import OwnClock
 from tests.simulation.files import Content, Saved, checkpoint, is_usable
 from tests.simulation.live import LiveMemory
 from tests.simulation.memory import AuthMethod, MemorySaves
 from tests.simulation.network import UP, Wire
-from tests.simulation.notes import past_known
 from tests.simulation.stops import Stop
 
 if TYPE_CHECKING:
@@ -80,7 +78,7 @@ class Process:
         """The step that it has done, in this generation, or it began there."""
         self._addresses: set[int] = set()
         self._due: dict[WorkerTimer, int] = {}
-        self._offered: dict[int, set[str]] = {}
+        self.offered: dict[int, set[str]] = {}
         """By rank that was offered: which directories were looked into."""
         self.stop_asked = Stop(self)
         self.machine = WorkerMachine(identity, world.rules)
@@ -170,9 +168,9 @@ class Process:
             assert self.machine.admitted is not None, "only a member replaces itself"
             self.world.replaced(self, self.machine.admitted.token, effect.hangs)
         elif isinstance(effect, FindCheckpoints):
-            self.world.look_takes(self.name, effect, lambda: self._found(effect))
+            self.world.look_takes(self.name, effect, lambda: search.found(self, effect))
         elif isinstance(effect, KeepDirectories):
-            self.world.notes[self.name].places |= self._offered.pop(effect.rank, set())
+            self.world.notes[self.name].places |= self.offered.pop(effect.rank, set())
         elif isinstance(effect, ConfirmRank):
             self.confirmed = True
         elif isinstance(effect, Retain):
@@ -213,41 +211,6 @@ class Process:
             self.clock.later(5_000, lambda: self.handle(s.ConnectFailed("no answer", self._jitter())))
         else:
             self.handle(s.ConnectFailed("refused", self._jitter()))
-
-    def _found(self, find: FindCheckpoints) -> None:
-        if not self.alive:
-            return
-        notes, looked_for = self.world.notes[self.name], None
-        places = {self.name, *notes.places, *self.world.exchange.own(self, find.rank)}
-        if find.offer is not None:
-            looked_for, past = find.rank, None
-            # What another node still fetches lies nowhere yet.
-            said = {held.path.rpartition("/")[0] for held in find.offer.held} - {""}
-            theirs = self.world.notes[find.offer.replaced].places
-            places |= {*said, str(find.offer.replaced), *theirs}
-            self._offered[find.offer.rank] = places - {self.name}
-        else:
-            past = past_known(self, find)
-            if past is not None:
-                ids = self.world.names_of_place(self.name, str(self.identity.replaces))
-                notes.places |= set(ids).union(*(self.world.notes[name].places for name in ids)) - {self.name}
-                places |= notes.places
-        held, passed_over = self._look(places, find.job, find.run, find.rank)
-        if past is not None:
-            of_past, _ = self._look(places, past.job, past.run, past.rank)
-            of_job = FindCheckpoints(find.search_id, past.job, past.run, past.rank)
-            past = msgspec.structs.replace(past, held=of_past, copies=self.world.exchange.held(self, of_job))
-        copies = self.world.exchange.held(self, find)
-        self.handle(
-            s.CheckpointsFound(self.request(), find.search_id, held, passed_over, past, looked_for, copies)
-        )
-
-    def _look(
-        self, places: set[str], job: str, run: int, rank: int | None
-    ) -> tuple[tuple[m.HeldCheckpoint, ...], tuple[m.Skipped, ...]]:
-        held, passed_over = self.world.disk.look(self.name, places, job=job, run=run, rank=rank)
-        self.clock.seen["a file was passed over"] += len(passed_over)
-        return held, passed_over
 
     # --- the main thread -----------------------------------------------------------------------------------------------
 

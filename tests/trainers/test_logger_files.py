@@ -79,7 +79,7 @@ def test_a_logger_that_the_script_has_used_before_fit_stays_and_says_so(
     with caplog.at_level(logging.WARNING):
         logger_files.put_back([again], taken)
     assert again.version == 1
-    assert "event=logger_begins_anew" in caplog.text
+    assert "event=logger_begins_again" in caplog.text
 
 
 def test_event_files_are_cut_and_later_ones_removed(tmp_path: Path) -> None:
