@@ -236,8 +236,8 @@ def test_a_living_job_is_looked_at_without_disturbing_it(tmp_path: Path) -> None
         assert names == ["worker_0", "worker_1"]
         steps = answer("steps", f"--connect=localhost:{cluster.port}", environment=belongs)
         assert [(row["node_id"], row["rank"], row["epoch"]) for row in steps] == [
-            ("worker_0", 0, None),
-            ("worker_1", 1, None),
+            ("worker_0", 0, 3),
+            ("worker_1", 1, 3),
         ]
         assert list(steps[0]) == list(answer("steps", path)[0])
         here = f"--connect=127.0.0.1:{cluster.port}"
