@@ -40,9 +40,11 @@ class KeyedData(Dataset[Any]):
         self._dataset, self._seed, self._rank = dataset, seed, rank
 
     def __getitems__(self, keys: Sequence[Key]) -> list[Any]:
-        if get_worker_info() is not None:
+        if (info := get_worker_info()) is not None:
             epoch, batch, _ = keys[0]
-            random_streams.seed_all(self._seed, self._rank, epoch, batch)
+            seed = random_streams.seed_all(self._seed, self._rank, epoch, batch)
+            # Data sets seed generators of their own from it. torch lets nobody set it, and would say which worker this is, which may be another.
+            object.__setattr__(info, "seed", seed)
         indices = [index for _, _, index in keys]
         many = getattr(self._dataset, "__getitems__", None)
         return list(many(indices)) if many is not None else [self._dataset[index] for index in indices]

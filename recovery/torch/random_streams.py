@@ -93,14 +93,15 @@ class Streams:
         restore_random_state(self._outside)
 
 
-def seed_all(*parts: int) -> None:
-    """Seed every generator of this (worker) process from these numbers alone."""
+def seed_all(*parts: int) -> int:
+    """Seed every generator of this (worker) process from these numbers alone, and say the seed."""
     seed = _number(hashlib.sha256(repr(parts).encode()).digest()[:8])
     random.seed(seed)
     torch.default_generator.manual_seed(seed)
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed(seed % 2**32)
+    return seed
 
 
 def _digest(state: Any) -> int:

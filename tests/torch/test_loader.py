@@ -39,6 +39,16 @@ class Noisy(Dataset[Any]):
         return SIZE
 
 
+class OwnNoise(Noisy):
+    """Draws, in a worker process, from a generator that it seeds by the worker's seed."""
+
+    @override
+    def __getitem__(self, index: int) -> tuple[int, float, float, float]:
+        info = get_worker_info()
+        noise = numpy.random.default_rng((info.seed if info else 0, index))
+        return index, *noise.random(3).tolist()
+
+
 class Stream(IterableDataset[Any]):
     """Shuffles through a buffer, with every generator, between the steps."""
 
@@ -73,7 +83,8 @@ class Positioned(IterableDataset[Any]):
         self._at, self._resumed = state["at"], True
 
 
-CASES = [(kind, workers) for kind in (Noisy, Stream) for workers in (0, 1, 2)] + [(Positioned, 0)]
+CASES: list[tuple[type[Any], int]] = [(kind, workers) for kind in (Noisy, Stream) for workers in (0, 1, 2)]
+CASES += [(OwnNoise, 2), (Positioned, 0)]
 
 
 def _loader(kind: type[Any], workers: int, rank: int = 0) -> ResumableLoader:
