@@ -36,11 +36,11 @@ $(MS_STAMP): pyproject.toml constraints.txt
 	$(MS_BIN)/python -m pip install --quiet -c constraints.txt -e '.[mindspore,examples]' hypothesis pytest pytest-timeout pytest-xdist
 	@touch $@
 
-setup-trainers: $(TR_STAMP)  ## create .venv-trainers: Lightning, Accelerate, transformers and trackers, which nothing else here needs
+setup-trainers: $(TR_STAMP)  ## create .venv-trainers: Lightning, Accelerate, transformers, DeepSpeed and trackers, which nothing else here needs
 
 $(TR_STAMP): pyproject.toml constraints.txt
 	test -x $(TR_BIN)/python || $(PYTHON) -m venv .venv-trainers
-	$(TR_BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,lightning,transformers,tensorboard,mlflow,wandb]' hypothesis pytest pytest-timeout pytest-xdist
+	$(TR_BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,lightning,transformers,tensorboard,mlflow,wandb]' deepspeed hypothesis pytest pytest-timeout pytest-xdist
 	@touch $@
 
 lint: $(STAMP)  ## ruff, mypy, import-linter: all run, the first failure counts
