@@ -1,7 +1,7 @@
-"""What Lightning's own loggers had written at a save, and that once more where training goes back to it: one version, each step in it once.
+"""What Lightning's own loggers had written at a save, and that again where training goes back to it: one version, each step in it once.
 
 Lightning numbers what it logs of a batch as it numbers what it logged behind the batch before, so that no step says what a rollback takes
-back: the files do. TensorBoardLogger appends to event files; CSVLogger to one file, which it writes once more when a column is added.
+back: the files do. TensorBoardLogger appends to event files; CSVLogger to one file, which it writes again when a column is added.
 """
 
 from __future__ import annotations
