@@ -189,10 +189,10 @@ class Trainer(PlainTrainer):  # type: ignore[misc]  # Lightning is not there whe
             return
         # Lightning takes a batch that had begun for one that was interrupted, counts it again, and a step with it.
         progress = loop.batch_progress
-        if not loop._should_accumulate():  # noqa: SLF001 - the condition on which Lightning has counted it
-            loop._batches_that_stepped -= 1  # noqa: SLF001 - as above
         progress.total.ready, progress.current.ready = progress.total.completed, progress.current.completed
         progress.is_last_batch = False
+        if not loop._should_accumulate():  # noqa: SLF001 - the condition on which Lightning will count it, as it stands from here on
+            loop._batches_that_stepped -= 1  # noqa: SLF001 - as above
         state.put_back()
 
     def save_if_due(self, session: Session) -> None:
