@@ -87,6 +87,11 @@ class CheckpointIndex:
         self.committed_step = max(self._common_steps(), default=0)
         self.durable_step = self._newest_durable()
 
+    @property
+    def is_empty(self) -> bool:
+        """Has no rank a checkpoint?"""
+        return not any(holders.own for _, holders in self._steps.items())
+
     def knows(self, rank: Rank, checkpoint: HeldCheckpoint) -> bool:
         """Is exactly this file in the index, as good or as bad?"""
         return self._is_bad(rank, checkpoint) or self.file_of(rank, checkpoint.step) == checkpoint

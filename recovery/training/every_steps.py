@@ -10,6 +10,18 @@ from recovery.errors import SettingError
 from recovery.training.session import Callback, Session
 
 
+def whole_steps(steps: object, field: str, next_step: str) -> int:
+    """Take a number of steps between two calls as it is given.
+
+    Raises:
+        SettingError: it is no whole number from 1 on.
+    """
+    if isinstance(steps, (int, float)) and steps >= 1 and steps % 1 == 0:
+        return int(steps)
+    rule = "must be a whole number, at least 1"
+    raise SettingError("SETTING_RANGE", field=field, value=str(steps), rule=rule, next_step=next_step)
+
+
 class EverySteps(Callback):
     """Calls a function at each multiple of so many steps, on every rank, before that step is saved.
 
@@ -31,16 +43,8 @@ class EverySteps(Callback):
         Raises:
             SettingError: `steps` is no whole number from 1 on.
         """
-        is_number = isinstance(steps, (int, float))
-        if not (is_number and steps >= 1 and steps % 1 == 0):
-            raise SettingError(
-                "SETTING_RANGE",
-                field="steps",
-                value=str(steps),
-                rule="must be a whole number, at least 1",
-                next_step="Say at each how many steps the function is to be called.",
-            )
-        self._steps, self._function = steps, function
+        self._steps = whole_steps(steps, "steps", "Say at each how many steps the function is to be called.")
+        self._function = function
         self.changes_state = changes_state
 
     @override

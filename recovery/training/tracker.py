@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from recovery import clock
 from recovery.errors import SettingError, UsageError
+from recovery.training.every_steps import whole_steps
 from recovery.training.session import Callback, Session
 
 _logger = logging.getLogger("recovery.training")
@@ -95,7 +96,7 @@ class Tracker(Callback):
             **options: of the tracker: docs/howto/trackers.md.
 
         Raises:
-            SettingError: there is no such tracker.
+            SettingError: there is no such tracker, or `every_steps` is no whole number from 1 on.
             UsageError: its package is not installed.
         """
         if kind not in KINDS:
@@ -106,6 +107,8 @@ class Tracker(Callback):
                 rule=f"must be {', '.join(KINDS)}",
                 next_step="Give, for example, Tracker('tensorboard', directory='runs').",
             )
+        next_step = "Say at each how many steps a row is to be logged."
+        self._every_steps = whole_steps(every_steps, "recovery.Tracker(every_steps=...)", next_step)
         try:
             self._begin = importlib.import_module(KINDS[kind].module).begin
         except ImportError as error:
@@ -114,8 +117,7 @@ class Tracker(Callback):
                 reason=f"needs a package that is not installed ({error.name})",
                 next_step=f"pip install 'recovery-engine[{KINDS[kind].extra}]'.",
             ) from error
-        self._kind, self._options = kind, options
-        self._every_steps, self._rank = max(1, every_steps), rank
+        self._kind, self._options, self._rank = kind, options, rank
         self._values: dict[str, float] = {}
         """Of the step that is being made."""
         self._owed: list[Row] = []

@@ -219,7 +219,7 @@ def test_a_program_that_knows_nothing_of_recovery_saves_as_it_can(tmp_path: Path
         cluster.start()
         cluster.wait(lambda: all((tmp_path / f"ready_{rank}").exists() for rank in range(2)), "both")
         stop(cluster)
-        assert "not saved: no step is done since step 0" in cluster.log(LAUNCHER)
+        assert "saved" not in cluster.log(LAUNCHER), "it knows of no step"
         assert all((tmp_path / f"saved_{rank}").exists() for rank in range(2))
 
 

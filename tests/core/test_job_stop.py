@@ -212,7 +212,6 @@ def test_a_request_that_was_answered_has_the_same_answer_again() -> None:
     ("what", "obstacle"),
     [
         ("dies", "worker_0 is suspect (connection closed)"),
-        ("done", "worker_0 has trained to the end"),
         ("time", "it took longer than MS_STOP_GRACE leaves for it, "),
         ("cannot save", "worker_0 cannot save at a step that is asked for: nothing saves"),
     ],
@@ -224,8 +223,6 @@ def test_whatever_comes_between_ends_the_job_as_it_is(state: DrainState, what: s
     match what:
         case "dies":
             stopped.zero.die()
-        case "done":
-            stopped.zero.done()
         case "time":
             for worker in stopped.workers:
                 worker.beat()
@@ -336,6 +333,24 @@ def test_a_job_of_which_a_rank_has_trained_to_the_end_waits_for_that_step_alone(
         assert stopped.heard(launcher) == []
         stopped.zero.save(14)
     assert stopped.heard(launcher) == [said(14)]
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_a_job_of_which_a_rank_is_done_is_saved_where_the_other_one_comes_to_that_step(before: bool) -> None:
+    """It has left the evaluation behind its loop too."""
+    stopped = Stopped()
+    if before:
+        stopped.one.save(20)
+        stopped.one.done(20)
+    launcher = stopped.stop()
+    if not before:
+        stopped.one.save(20)
+        stopped.one.done(20)
+    over(stopped, stopped.one, 20)
+    stopped.answer(stopped.zero, 14)
+    assert (stopped.asked(stopped.zero).step, stopped.heard(launcher)) == (20, [])
+    stopped.zero.save(20)
+    assert stopped.heard(launcher) == [said(20)]
 
 
 @pytest.mark.parametrize("saves", [False, True])

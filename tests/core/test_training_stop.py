@@ -20,7 +20,7 @@ from recovery.core.scheduler.drain import why_not
 from recovery.core.scheduler.drain_states import DrainState
 from tests.core.desk import Worker, checkpoint
 from tests.core.drained import RULES, Drained
-from tests.core.test_job_stop import said, stop
+from tests.core.test_job_stop import GRACE_MS, said, stop
 
 WHY = "the loss is low enough"
 
@@ -277,14 +277,34 @@ def test_a_rank_that_is_being_handed_over_ends_its_generation_first() -> None:
     assert ended.zero.last(m.Rollback).ends_at == step
 
 
-def test_a_launcher_that_asks_for_the_end_of_the_job_meanwhile_is_answered(ended: Ended) -> None:
+def test_a_launcher_that_asks_for_the_end_of_the_job_meanwhile_waits_until_that_step_is_saved(
+    ended: Ended,
+) -> None:
     ended.ask(ended.zero, 14)
     launcher = stop(ended.desk)
     for worker in ended.workers:
         ended.answer(worker, 13)
-    obstacle = f"training ends at step 14 (worker_0: {WHY})"
-    assert ended.desk.tray[launcher] == [said(10, obstacle)]
-    assert ended.outcome() == f"not saved for the end of the job: {obstacle}"
+    assert ended.desk.tray[launcher] == []
+    assert [ended.ends(worker).step for worker in ended.workers] == [14, 14]
+    ended.zero.save(14)
+    ended.zero.done(14)
+    assert ended.desk.tray[launcher] == []
+    ended.one.save(14)
+    assert ended.desk.tray[launcher] == [said(14)]
+    assert ended.outcome() == "saved at step 14, where the job ends"
+
+
+def test_a_launcher_that_asks_for_the_end_of_the_job_meanwhile_waits_no_longer_than_it_may(
+    ended: Ended,
+) -> None:
+    ended.ask(ended.zero, 14)
+    launcher = stop(ended.desk)
+    for worker in ended.workers:
+        ended.answer(worker, 13)
+        worker.beat()
+    ended.desk.at(GRACE_MS)
+    assert ended.desk.tray[launcher] == [said(10, "it took longer than MS_STOP_GRACE leaves for it, saving")]
+    assert ended.row().step == 14
 
 
 # --- the last epoch is over first ---------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import pytest
 
 from recovery.errors import SettingError
 from recovery.training.every_steps import EverySteps
+from recovery.training.tracker import Tracker
 
 
 def test_it_is_called_at_each_multiple_with_the_session() -> None:
@@ -29,3 +30,5 @@ def test_live_rollback_looks_at_the_state_behind_it_unless_it_is_said_to_leave_t
 def test_a_number_of_steps_that_never_comes_is_refused(steps: Any) -> None:
     with pytest.raises(SettingError, match="whole number, at least 1"):
         EverySteps(steps, print)
+    with pytest.raises(SettingError, match=r"every_steps=\.\.\..*whole number, at least 1"):
+        Tracker("tensorboard", every_steps=steps)

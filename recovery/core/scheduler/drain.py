@@ -109,16 +109,16 @@ def why_not(
     departing = {*asked, *(drain.departing if drain is not None else ())}
     ends_job = ends_job or (drain is not None and drain.ends_job)
     hosts = {host, *(drain.left_hosts if drain is not None else ())}
-    obstacle = _not_here(state)
+    obstacle = _not_here(state, ends_job=ends_job)
     return obstacle if obstacle or ends_job or not needs_standbys else _missing(state, departing, hosts)
 
 
-def _not_here(state: SchedulerState) -> str:
-    """What keeps the ranks of a running job from all stopping at a step; empty: nothing."""
+def _not_here(state: SchedulerState, *, ends_job: bool) -> str:
+    """What keeps the ranks of a running job from all stopping at a step; empty: nothing. Where it ends the others follow one that is done."""
     for node in state.workers:
         if node.record.state is not NodeState.LIVE:
             return f"{node.record.node_id} is {node.record.state.value} ({node.record.reason})"
-        if node.done:
+        if node.done and not ends_job:
             return _trained_to_the_end(node)
     return ""
 
@@ -163,11 +163,15 @@ def new_drain(state: SchedulerState, reason: str, wait_ms: int, now_ms: int) -> 
 
 def begin(state: SchedulerState, drain: Drain) -> list[SchedulerEffect]:
     """Ask every rank where it is."""
+    return [*begun(state, drain), *ask(state, drain, 0)]
+
+
+def begun(state: SchedulerState, drain: Drain) -> list[SchedulerEffect]:
+    """Tell of it, and give it its time."""
     event = state.event(
         EventKind.DRAIN_BEGUN, generation=drain.generation, reason=drain.reason, details=_names(drain)
     )
-    timer = SetTimer(DrainTimer(), drain.until_ms)
-    return [Persist((event,)), timer, *ask(state, drain, 0)]
+    return [Persist((event,)), SetTimer(DrainTimer(), drain.until_ms)]
 
 
 def ask(state: SchedulerState, drain: Drain, step: int) -> list[SchedulerEffect]:
@@ -227,7 +231,7 @@ def on_position(state: SchedulerState, node: Node, at: Position) -> list[Schedul
 
 def _on_over(state: SchedulerState, drain: Drain, node: Node) -> list[SchedulerEffect]:
     """A rank's loop has come to its end, and it stops nowhere. A job that ends needs no more: all save that step by themselves."""
-    if not (drain.ends_job and drain.last_step and state.checkpoints.durable_step):
+    if not (drain.ends_job and drain.last_step) or state.checkpoints.is_empty:
         return give_up(state, drain, _trained_to_the_end(node))
     if drain.state is DrainState.ASKING:
         drain.move(DrainFact.POSITIONS_KNOWN)
@@ -250,7 +254,7 @@ def advance(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
         # As early_end says.
         return []
     missing = "" if drain.ends_job else _missing(state, set(drain.departing), drain.left_hosts)
-    obstacle = _not_here(state) or _came_back(state, drain)
+    obstacle = _not_here(state, ends_job=drain.ends_job) or _came_back(state, drain)
     if obstacle or (missing and now_ms >= drain.standbys_due_ms):
         return give_up(state, drain, obstacle or missing)
     if now_ms >= drain.until_ms:

@@ -13,7 +13,7 @@ from recovery.core.effects import Answer, Persist
 from recovery.core.handover_messages import StopTraining
 from recovery.core.records import EventKind, JobState, TrainingEndRecord
 from recovery.core.scheduler import drain as drains
-from recovery.core.scheduler import training_end
+from recovery.core.scheduler import job_stop, training_end
 from recovery.core.scheduler.drain_states import Drain, DrainFact, DrainState
 from recovery.core.scheduler.effects import SchedulerEffect, SetTimer
 from recovery.core.scheduler.node import Node
@@ -48,17 +48,17 @@ def on_stop_training(
     return [*effects, SetTimer(DrainTimer(), drain.until_ms), *drains.ask(state, drain, stop.step)]
 
 
-def advance(state: SchedulerState, _now_ms: int) -> list[SchedulerEffect]:
+def advance(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     """Who was away is asked again; nobody is given up while the generation goes on."""
     drain = state.drain
     if drain is None or not (drain.is_open and drain.ends_training):
         return []
     if drain.state is DrainState.SAVING:
-        return _end_training(state, drain)
+        return _end_training(state, drain, now_ms)
     return _ask_again(state, drain)
 
 
-def _end_training(state: SchedulerState, drain: Drain) -> list[SchedulerEffect]:
+def _end_training(state: SchedulerState, drain: Drain, now_ms: int) -> list[SchedulerEffect]:
     """All ranks stop at the step, and none of them leaves it but by the end of its loop."""
     assert state.training_end is not None, "it was asked for"
     end = state.training_end = msgspec.structs.replace(state.training_end, step=drain.step)
@@ -69,12 +69,9 @@ def _end_training(state: SchedulerState, drain: Drain) -> list[SchedulerEffect]:
     told = () if drain.last_step else (event,)
     said = training_end.message(state, end)
     answers = [Answer(node.connection, said) for node in state.workers if node.connection is not None]
-    return [
-        Persist((end, *told), tuple(answers)),
-        *drains.end(
-            state, drain, DrainFact.TRAINING_ENDS, f"training ends at step {end.step} ({end.reason})"
-        ),
-    ]
+    drain.end(DrainFact.TRAINING_ENDS, f"training ends at step {end.step} ({end.reason})")
+    follows = job_stop.follow_training(state, drain, now_ms) if drain.stops else []
+    return [Persist((end, *told), tuple(answers)), *follows]
 
 
 def on_due(state: SchedulerState, drain: Drain, now_ms: int) -> list[SchedulerEffect]:

@@ -29,6 +29,9 @@ def on_stop_job(
     if drain is not None and drain.is_open and (drain.ends_job or drain.ends_training):
         # Said again, it only keeps its connection.
         drain.ends_job, drain.stops[connection] = True, request
+        if drain.ends_training:
+            # Behind its end the launcher's time counts.
+            drain.wait_ms = stop.within_ms
         return [KeepConnection(connection)]
     if drain is not None and (request in drain.stops.values() or _still_waits(state, drain, now_ms)):
         return [Persist((), (Answer(connection, drains.job_saved(state, drain, request)),))]
@@ -46,6 +49,16 @@ def on_stop_job(
     if obstacle:
         return [*effects, *drains.end(state, drain, DrainFact.GIVEN_UP, obstacle)]
     return [KeepConnection(connection), *effects, *drains.begin(state, drain)]
+
+
+def follow_training(state: SchedulerState, ended: Drain, now_ms: int) -> list[SchedulerEffect]:
+    """Training ends at a step, and launchers wait for the end of the job: all ranks come to that step, and save it last."""
+    drain = drains.new_drain(state, ended.reason, ended.wait_ms, now_ms)
+    drain.ends_job, drain.stops, drain.step = True, ended.stops, ended.step
+    drain.connections = {node.record.node_id: node.connection for node in state.workers}
+    drain.move(DrainFact.POSITIONS_KNOWN)
+    drain.move(DrainFact.ALL_STOP)
+    return drains.begun(state, drain)
 
 
 def _still_waits(state: SchedulerState, drain: Drain, now_ms: int) -> bool:
