@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import recovery
 from tests.faults import torture
 from tests.house.files import (
     ROOT,
@@ -156,3 +157,9 @@ def _code(page: Path) -> Iterator[tuple[int, str]]:
             is_inside = not is_inside
         elif is_inside:
             yield line, text
+
+
+def test_the_version_has_a_dated_section_of_the_changelog_behind_what_is_unreleased() -> None:
+    headings = re.findall(r"^## (.+)$", text_of(ROOT / "CHANGELOG.md"), re.MULTILINE)
+    assert headings[0] == "Unreleased"
+    assert re.fullmatch(rf"{re.escape(recovery.__version__)} - \d{{4}}-\d{{2}}-\d{{2}}", headings[1])
