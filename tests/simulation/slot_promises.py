@@ -55,8 +55,12 @@ class SlotPromises:
 
     def replaced_incarnation(self, scheduler: SchedulerProcess, name: str) -> int:
         """The incarnation of an id that has trained and whose rank was given to another node; 0: there is none."""
-        node = scheduler.machine.state.nodes.get(NodeId(name))
-        if node is None or node.slot or not node.record.generation or node.record.state in _HERE:
+        state = scheduler.machine.state
+        node = state.nodes.get(NodeId(name))
+        if node is None or node.slot or node.record.state in _HERE:
+            return 0
+        if node.record.generation not in {one.generation for one in state.generations}:
+            # It has had no plan, or only reported one of a store that is lost.
             return 0
         self.world.clock.seen["somebody whose rank was taken over asked again"] += 1
         return int(node.record.incarnation)
