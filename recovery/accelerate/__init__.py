@@ -3,12 +3,11 @@
 May import: torch (ours) and everything below it, accelerate. Start reading at joined_world.py, then accelerator.py, loop_progress.py.
 The public names are loaded when first used (PEP 562): Accelerate costs seconds.
 
-In a script it takes three changed lines, and the two imports:
+In a script it takes four lines:
 
-    import recovery.accelerate
-    from recovery.accelerate import Accelerator      # for accelerate's
+    from recovery.accelerate import Accelerator, run      # for accelerate's
 
-    @recovery.accelerate.run
+    @run
     def main():
         ...
         for epoch in accelerator.epochs(3):              # for range(3)

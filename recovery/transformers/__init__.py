@@ -3,12 +3,11 @@
 May import: accelerate and torch (ours) and everything below them, transformers. Start reading at trainer.py.
 The public names are loaded when first used (PEP 562): transformers costs seconds.
 
-In a script it takes one changed line, and the two imports:
+In a script it takes two lines:
 
-    import recovery.transformers
-    from recovery.transformers import Trainer        # for transformers'
+    from recovery.transformers import Trainer, TrainingArguments, run    # for transformers'
 
-    @recovery.transformers.run
+    @run
     def main():
         ...
         trainer.train()
@@ -23,15 +22,18 @@ from typing import TYPE_CHECKING
 from recovery.lazy_names import loader
 
 if TYPE_CHECKING:
+    from transformers import TrainingArguments
+
     from recovery.accelerate.joined_world import run
     from recovery.training.current import current_session
     from recovery.transformers.trainer import Recovered, Trainer
 
-__all__ = ["Recovered", "Trainer", "current_session", "run"]
+__all__ = ["Recovered", "Trainer", "TrainingArguments", "current_session", "run"]
 
 _HOMES = {
     "Recovered": "recovery.transformers.trainer",
     "Trainer": "recovery.transformers.trainer",
+    "TrainingArguments": "transformers",
     "current_session": "recovery.training.current",
     "run": "recovery.accelerate.joined_world",
 }

@@ -35,6 +35,15 @@ def script(section: str) -> str:
     return found[1]
 
 
+def test_a_script_with_the_trainer_changes_in_two_lines() -> None:
+    text = PAGE.read_text(encoding="utf-8").partition("## The Trainer\n")[2]
+    found = re.search(r"^```diff\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    added = [line[1:] for line in found[1].splitlines() if line.startswith("+")]
+    assert len(added) == 2
+    assert all(line in script("The Trainer").splitlines() for line in added)
+
+
 class PageCluster(TransformersCluster):
     """Runs a script of the page."""
 
