@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -14,7 +15,6 @@ from importlib import metadata
 from pathlib import Path
 
 import msgspec
-import psutil
 
 from recovery import clock, config
 from recovery.checkpoint import memory_tier
@@ -50,6 +50,10 @@ _SHARED = frozenset(
 )
 """File systems that several hosts share, by their names in /proc/mounts: on these SQLite's shared memory or the kernel's locks do not hold between
 hosts."""
+_MOUNTS = Path("/proc/self/mounts")
+"""Of the kernel. /etc/mtab, which psutil reads where it is a file, may be one that an image has brought."""
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+"""How it writes a blank, and what else would part the fields of a line."""
 _KEPT = 5
 """CheckpointConfig's default keep_checkpoint_max."""
 _IN_MEMORY = 2
@@ -208,14 +212,18 @@ def _lost_store(path: Path, host: str) -> Iterator[Check]:
         yield _check("store", found, step)
 
 
-def _file_system(path: Path) -> str:
+def _file_system(path: Path, mounts: Path = _MOUNTS) -> str:
     """The kind of the mount that a path is on; the last one of the longest prefix counts."""
     try:
-        mounts = psutil.disk_partitions(all=True)
+        lines = os.fsdecode(mounts.read_bytes()).split("\n")
     except OSError:
         return ""
-    over = [mount for mount in mounts if path.resolve().is_relative_to(mount.mountpoint)]
-    return max(reversed(over), key=lambda mount: len(mount.mountpoint)).fstype if over else ""
+    best, kind = "", ""
+    for _, named, its_kind, *_ in (line.split(" ") for line in lines if line):
+        place = _ESCAPED.sub(lambda found: chr(int(found[1], 8)), named)
+        if path.resolve().is_relative_to(place) and len(place) >= len(best):
+            best, kind = place, its_kind
+    return kind
 
 
 def _file_clock(place: Path) -> Check:

@@ -69,6 +69,22 @@ def test_a_file_system_that_hosts_share_does_not_suit_a_store(
     assert found.found.startswith(kind)
 
 
+def test_the_kind_of_a_file_system_is_that_of_the_kernels_list(tmp_path: Path) -> None:
+    place = tmp_path / "of two words"
+    place.mkdir()
+    escaped = str(place).replace(" ", "\\040")
+    mounts = tmp_path / "mounts"
+    mounts.write_bytes(
+        b"disk / ext4 rw 0 0\n"
+        b"old \xff fuse rw 0 0\n"
+        + f"first {escaped} xfs rw 0 0\nserver:/export {escaped} nfs4 rw 0 0\n".encode()
+    )
+    assert doctor._file_system(place / "below", mounts) == "nfs4", "what is mounted over the other"
+    assert doctor._file_system(tmp_path, mounts) == "ext4"
+    assert doctor._file_system(tmp_path, tmp_path / "none") == ""
+    assert doctor._file_system(Path("/proc/self")) == "proc"
+
+
 def test_the_recovery_path_its_disk_and_its_clock(tmp_path: Path) -> None:
     found = checks(tmp_path)
     assert found["recovery path"].found == f"{tmp_path} can be written ({tmp_path / 'rec'} will be made)"
