@@ -267,10 +267,12 @@ def _check_programs(given: Arguments) -> None:
 
 def _this_host(master_addr: str) -> placement.Host:
     nodes = Path("/sys/devices/system/node").glob("node[0-9]*")
+    # Node ids are made of it, and an IPv6 address that the system draws is another one tomorrow.
+    family = socket.AF_INET6 if ":" in master_addr else socket.AF_INET
     return placement.Host(
         name=socket.gethostname(),
         # Without a route now the workers will report it when they connect.
-        address=address_towards(master_addr, 9) or socket.gethostname(),
+        address=address_towards(master_addr, 9, family) or socket.gethostname(),
         owns_master_addr=is_local(master_addr),
         interpreter=sys.executable,
         cpus=tuple(sorted(os.sched_getaffinity(0))),

@@ -19,15 +19,16 @@ def is_local(host: str) -> bool:
     return False
 
 
-def address_towards(host: str, port: int) -> str:
+def address_towards(host: str, port: int, family: int = 0) -> str:
     """This host's address on the way to another one; empty: there is no way, or the name does not resolve. Sends nothing.
 
     Args:
         host: address or name.
         port: any, of it.
+        family: of which both are, AF_INET or AF_INET6; 0: whichever comes first where a name has both.
     """
     try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        family, kind, _, _, address = socket.getaddrinfo(host, port, family, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
             probe.connect(address)
             return str(probe.getsockname()[0])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from recovery.errors import RecoveryError
-from recovery.launch import host_address
+from recovery.launch import command, host_address
 from recovery.launch.command import msrun
 from recovery.transport.local_address import is_local
 from tests.launch.typed import parse
@@ -59,6 +61,20 @@ def test_this_hosts_own_addresses() -> None:
     assert is_local("localhost")
     assert not is_local("no-such-host.invalid")
     assert host_address.resolve("localhost") in ("127.0.0.1", "::1")
+
+
+def test_a_host_goes_by_its_ipv4_address_where_the_masters_name_has_both(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    resolve = socket.getaddrinfo
+
+    def both(_: str, port: int, family: int = 0, **how: Any) -> list[Any]:
+        found = [*resolve("::1", port, **how), *resolve("127.0.0.1", port, **how)]
+        return [one for one in found if family in (0, one[0])]
+
+    monkeypatch.setattr(socket, "getaddrinfo", both)
+    address = command._this_host("master.example").address
+    assert address == "127.0.0.1", "of IPv6 it may have another tomorrow, and node ids are made of it"
 
 
 def test_an_address_that_no_other_host_reaches_is_named_with_the_name_that_was_given() -> None:
