@@ -26,14 +26,15 @@ _OURS = "recovery"
 class FitState:
     """The state of one `fit`, as `recovery.ModelCheckpoint` saves it: at the beginning of a batch, before anything is done with it."""
 
-    def __init__(self, trainer: Trainer, places: Callable[[], list[dict[str, Any]]]) -> None:
+    def __init__(self, trainer: Trainer, places: Callable[[], list[dict[str, Any]]], owner: str) -> None:
         """Nothing is loaded yet.
 
         Args:
             trainer: that fits.
             places: says where each loader of the training is.
+            owner: of what its loggers write (logger_files.py).
         """
-        self._trainer, self._places = trainer, places
+        self._trainer, self._places, self._owner = trainer, places, owner
         self.path: Path | None = None
         """The plan's checkpoint, for Lightning to load; None: training begins."""
         self.saved: dict[str, Any] = {}
@@ -109,7 +110,7 @@ class FitState:
             # The next backward pass may add to them; else it finds none.
             "gradients": gradients.take({"module": [trainer.lightning_module]}) if adds_gradients else {},
             "logged": logged.take(trainer),
-            "loggers": logger_files.take(trainer.loggers),
+            "loggers": logger_files.take(trainer.loggers, self._owner),
             "should_stop": trainer.should_stop,
             "last_saved_steps": {
                 callback.state_key: callback._last_global_step_saved  # noqa: SLF001 - as above

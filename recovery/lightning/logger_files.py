@@ -2,6 +2,8 @@
 
 Lightning numbers what it logs of a batch as it numbers what it logged behind the batch before, so that no step says what a rollback takes
 back: the files do. TensorBoardLogger appends to event files; CSVLogger to one file, which it writes again when a column is added.
+
+Other programs, and other runs, may write in the same directories: event files are known by their suffix, rows by where they are and by the last one.
 """
 
 from __future__ import annotations
@@ -15,67 +17,101 @@ from typing import Any
 
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
+from recovery.training.session import Session
+
 _logger = logging.getLogger("recovery.lightning")
 _EVENTS = "events.out.tfevents.*"
 
 
-def take(loggers: list[Any]) -> list[dict[str, Any]]:
+def owner_of(session: Session) -> str:
+    """Name the run that writes, as the end of a file's name."""
+    return f".{session.job[:12]}-{session.run}"
+
+
+def take(loggers: list[Any], owner: str) -> list[dict[str, Any]]:
     """Say where each stands. Empty: it has written nothing here, or is none of these two.
 
     Args:
         loggers: of the Trainer.
+        owner: as of `put_back`.
     """
-    return [_taken(logger) for logger in loggers]
+    return [_taken(logger, owner) for logger in loggers]
 
 
-def put_back(loggers: list[Any], saved: list[dict[str, Any]]) -> None:
+def put_back(loggers: list[Any], saved: list[dict[str, Any]], owner: str) -> None:
     """Have each go on there, before anything is logged.
 
     Args:
         loggers: of the Trainer, in the order of the save.
-        saved: as `take` gave it.
+        saved: as `take` gave it; empty: training begins.
+        owner: names this run of this job: nothing that another has written is touched.
     """
-    for logger, was in zip(loggers, saved, strict=False):
+    for logger, was in zip(loggers, [*saved, *({} for _ in loggers)], strict=False):
+        # Of Lightning 2.6: what its property makes when it is asked.
+        is_used = getattr(logger, "_experiment", None) is not None
+        if isinstance(logger, TensorBoardLogger) and not is_used:
+            suffix = str(logger._kwargs.get("filename_suffix", ""))  # noqa: SLF001 - there is no public way
+            logger._kwargs["filename_suffix"] = f"{suffix.removesuffix(owner)}{owner}"  # noqa: SLF001 - as above
         if not was:
             continue
-        if logger._experiment is not None:  # noqa: SLF001 - of Lightning 2.6: what its property makes when it is asked
+        before = logger._version  # noqa: SLF001 - as above
+        reason = "the script has used it before fit" if is_used else _go_there(logger, was, owner)
+        if reason:
+            logger._version = before  # noqa: SLF001 - as above
             _logger.warning(
-                "event=logger_begins_again directory=%s reason='the script has used it before fit'",
+                "event=logger_begins_again directory=%s reason='%s'",
                 logger.log_dir,
+                reason,
             )
-            continue
-        logger._version = was["version"]  # noqa: SLF001 - there is no public way
-        if "files" in was:
-            _cut_events(Path(logger.log_dir), was["files"])
+        elif "files" in was:
+            _cut_events(Path(logger.log_dir), was["files"], owner)
         else:
             _cut_rows(logger, was["rows"])
 
 
-def _taken(logger: Any) -> dict[str, Any]:
+def _go_there(logger: Any, was: dict[str, Any], owner: str) -> str:
+    """Have it log in the version that it had. Gives why that is not where it has logged; empty: it is."""
+    if was.get("owner") != owner:
+        return "what it had logged at the save is of another job, of another run or of an earlier release"
+    logger._version = was["version"]  # noqa: SLF001 - there is no public way
+    if _directory_of(logger) != was["directory"]:
+        return f"the script has it log elsewhere than at the save, which was in {was['directory']}"
+    rows = _rows(_csv_of(logger)) if "rows" in was else []
+    if rows and _last(rows, was["rows"]) != was["last"]:
+        return f"{_csv_of(logger)} does not hold the rows of the save"
+    return ""
+
+
+def _taken(logger: Any, owner: str) -> dict[str, Any]:
     known = isinstance(logger, (TensorBoardLogger, CSVLogger))
     if not known or logger._experiment is None or "://" in str(logger.log_dir):  # noqa: SLF001 - as above
         return {}
     # What a callback has logged by itself may still be in memory.
     logger.save()
-    directory = Path(logger.log_dir)
+    said = {"version": logger.version, "owner": owner, "directory": _directory_of(logger)}
     if isinstance(logger, CSVLogger):
-        return {"version": logger.version, "rows": max(0, len(_rows(_csv_of(logger))) - 1)}
-    return {
-        "version": logger.version,
-        "files": {name: _size(directory / name) for name in _events(directory)},
-    }
+        rows = _rows(_csv_of(logger))
+        count = max(0, len(rows) - 1)
+        return {**said, "rows": count, "last": _last(rows, count)}
+    directory = Path(logger.log_dir)
+    return {**said, "files": {name: _size(directory / name) for name in _events(directory, owner)}}
 
 
-def _events(directory: Path) -> list[str]:
-    return sorted(str(path.relative_to(directory)) for path in directory.rglob(_EVENTS))
+def _directory_of(logger: Any) -> str:
+    return str(Path(logger.log_dir).absolute())
+
+
+def _events(directory: Path, owner: str) -> list[str]:
+    """With those in folders of its own, as of `add_scalars`."""
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob(f"{_EVENTS}{owner}"))
 
 
 def _size(path: Path) -> int:
     return path.stat().st_size
 
 
-def _cut_events(directory: Path, sizes: dict[str, int]) -> None:
-    for name in _events(directory):
+def _cut_events(directory: Path, sizes: dict[str, int], owner: str) -> None:
+    for name in _events(directory, owner):
         path = directory / name
         if name not in sizes:
             path.unlink()
@@ -94,6 +130,13 @@ def _rows(path: Path) -> list[list[str]]:
             return list(csv.reader(file))
     except FileNotFoundError:
         return []
+
+
+def _last(rows: list[list[str]], count: int) -> dict[str, str]:
+    """Of so many rows the last one, whichever columns were added since; empty: there is none."""
+    if not 0 < count < len(rows):
+        return {}
+    return {name: value for name, value in zip(rows[0], rows[count], strict=False) if value}
 
 
 def _cut_rows(logger: CSVLogger, count: int) -> None:

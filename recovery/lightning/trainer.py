@@ -125,12 +125,13 @@ class Trainer(PlainTrainer):  # type: ignore[misc]  # Lightning is not there whe
                 reason="was called a second time in one function: a process that comes back could not tell which one to go on with",
                 next_step="Train all epochs in one call.",
             )
-        state = self._state = FitState(self, self._places)
+        owner = logger_files.owner_of(session)
+        state = self._state = FitState(self, self._places, owner)
         session.state = state
         session.training_stop.refusal = "its loop is Lightning's (trainer.should_stop, EarlyStopping)"
         session.restore(state)
         self._stand_in_directories(state)
-        logger_files.put_back(self.loggers, state.saved.get("loggers", []))
+        logger_files.put_back(self.loggers, state.saved.get("loggers", []), owner)
         self._recovery_checkpoint.on_begin(session)
         self._sigterm = signal.getsignal(signal.SIGTERM)
         with session.loop(), warnings.catch_warnings():

@@ -13,6 +13,8 @@ from tests.needs import needs_package
 
 pytestmark = pytest.mark.trainers
 
+OWNER = ".job-1"
+
 
 def csv_logger(directory: Path, version: int | None = None) -> Any:
     from lightning.pytorch.loggers import CSVLogger
@@ -38,7 +40,7 @@ def taken(tmp_path: Path) -> list[dict[str, Any]]:
 
     logger = csv_logger(tmp_path)
     log(logger, 1, 2)
-    saved = logger_files.take([logger])
+    saved = logger_files.take([logger], OWNER)
     log(logger, 3, 4)
     log(logger, 4, name="val_loss")
     return saved
@@ -50,7 +52,7 @@ def test_a_csv_logger_goes_on_behind_the_rows_of_the_save(
     from recovery.lightning import logger_files
 
     again = csv_logger(tmp_path)
-    logger_files.put_back([again], taken)
+    logger_files.put_back([again], taken, OWNER)
     log(again, 3)
     log(again, 3, name="val_loss")
     assert text(tmp_path).splitlines() == ["loss,step,val_loss", "0.5,1,", "1.0,2,", "1.5,3,", ",3,1.5"]
@@ -64,7 +66,7 @@ def test_rows_that_a_process_had_laid_aside_when_it_died_are_there_for_the_next(
     [version] = (tmp_path / "lightning_logs").iterdir()
     (version / "metrics.csv").rename(version / ".metrics.csv.kept")
     again = csv_logger(tmp_path)
-    logger_files.put_back([again], taken)
+    logger_files.put_back([again], taken, OWNER)
     again.save()
     assert [line.split(",")[:2] for line in text(tmp_path).splitlines()[1:]] == [["0.5", "1"], ["1.0", "2"]]
 
@@ -77,27 +79,94 @@ def test_a_logger_that_the_script_has_used_before_fit_stays_and_says_so(
     again = csv_logger(tmp_path)
     log(again, 7)
     with caplog.at_level(logging.WARNING):
-        logger_files.put_back([again], taken)
+        logger_files.put_back([again], taken, OWNER)
     assert again.version == 1
     assert "event=logger_begins_again" in caplog.text
 
 
-def test_event_files_are_cut_and_later_ones_removed(tmp_path: Path) -> None:
+def tensorboard_logger(directory: Path, *saved: dict[str, Any], owner: str = OWNER, **options: Any) -> Any:
+    """As a generation makes it."""
     needs_package("tensorboard")
     from lightning.pytorch.loggers import TensorBoardLogger
 
     from recovery.lightning import logger_files
-    from tests.trainers.test_trackers import tensorboard_of
 
-    logger = TensorBoardLogger(tmp_path)
+    logger = TensorBoardLogger(directory, **options)
+    logger_files.put_back([logger], list(saved), owner)
+    return logger
+
+
+def test_event_files_are_cut_and_later_ones_removed(tmp_path: Path) -> None:
+    from recovery.lightning import logger_files
+
+    logger = tensorboard_logger(tmp_path, filename_suffix=".theirs")
     log(logger, 1, 2)
-    saved = logger_files.take([logger])
+    [saved] = logger_files.take([logger], OWNER)
     log(logger, 3, 4)
+    logger.experiment.add_scalars("both", {"a": 1.0}, 4)
     logger.finalize("failed")
     [first] = (tmp_path / "lightning_logs/version_0").glob("events*")
-    shutil.copy(first, first.with_name(first.name + ".9"))
-    again = TensorBoardLogger(tmp_path)
-    logger_files.put_back([again], saved)
+    assert first.name.endswith(f".theirs{OWNER}")
+    shutil.copy(first, first.with_name(f"{first.name}{OWNER}"))
+    again = tensorboard_logger(tmp_path, saved, filename_suffix=".theirs")
+    assert [first] == list(tmp_path.rglob("events*"))
     log(again, 3)
     again.finalize("success")
+    from tests.trainers.test_trackers import tensorboard_of
+
     assert tensorboard_of(tmp_path / "lightning_logs")["loss"] == [(1, 0.5), (2, 1.0), (3, 1.5)]
+
+
+def test_event_files_that_another_has_written_below_stay_as_they_are(tmp_path: Path) -> None:
+    from recovery.lightning import logger_files
+
+    logger = tensorboard_logger(tmp_path, name="", version="")
+    theirs = tensorboard_logger(tmp_path, owner=".another-1")
+    for one in (logger, theirs):
+        log(one, 1)
+    [saved] = logger_files.take([logger], OWNER)
+    log(theirs, 2)
+    log(tensorboard_logger(tmp_path, owner=".another-1"), 1)
+    was = {path: path.read_bytes() for path in (tmp_path / "lightning_logs").rglob("events*")}
+    tensorboard_logger(tmp_path, saved, name="", version="")
+    assert {path: path.read_bytes() for path in (tmp_path / "lightning_logs").rglob("events*")} == was
+    assert len(was) == 2
+
+
+@pytest.mark.parametrize("rows", [0, 2])
+def test_a_logger_that_the_script_has_log_elsewhere_touches_nothing_there(
+    tmp_path: Path, rows: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    from recovery.lightning import logger_files
+
+    logger, elsewhere = csv_logger(tmp_path), csv_logger(tmp_path / "elsewhere")
+    log(elsewhere, 1, 2, 3, 4)
+    assert logger.experiment
+    log(logger, *range(rows))
+    saved = logger_files.take([logger], OWNER)
+    again = csv_logger(tmp_path / "elsewhere")
+    logger_files.put_back([again], saved, OWNER)
+    assert again.version == 1
+    assert len(text(tmp_path / "elsewhere").splitlines()) == 5
+    assert "event=logger_begins_again" in caplog.text
+
+
+def test_rows_that_are_none_of_the_saves_stay(tmp_path: Path, taken: list[dict[str, Any]]) -> None:
+    from recovery.lightning import logger_files
+
+    shutil.rmtree(tmp_path / "lightning_logs")
+    log(csv_logger(tmp_path), 5, 6, 7, 8)
+    again = csv_logger(tmp_path)
+    logger_files.put_back([again], taken, OWNER)
+    assert again.version == 1
+    assert len(text(tmp_path).splitlines()) == 5
+
+
+def test_rows_of_another_run_stay(tmp_path: Path, taken: list[dict[str, Any]]) -> None:
+    from recovery.lightning import logger_files
+
+    was = text(tmp_path)
+    again = csv_logger(tmp_path)
+    logger_files.put_back([again], taken, ".job-2")
+    assert again.version == 1
+    assert text(tmp_path) == was
