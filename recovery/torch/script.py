@@ -131,7 +131,7 @@ def resumable(loader: DataLoader[Any], session: SessionInterface) -> ResumableLo
     order: dict[str, Any] = {"batch_size": loader.batch_size}
     if loader.batch_size is None:
         order = {"batch_sampler": loader.batch_sampler}
-    elif not (stream or _is_plain(sampler, loader.dataset)):
+    elif not (stream or _is_plain(loader)):
         order["sampler"] = sampler
     shared = sampler if isinstance(sampler, DistributedSampler) else None
     options = {
@@ -150,7 +150,7 @@ def resumable(loader: DataLoader[Any], session: SessionInterface) -> ResumableLo
         session=session,
         shuffle=shared.shuffle if shared is not None else hasattr(sampler, "replacement"),
         seed=shared.seed if shared is not None else 0,
-        drop_last=loader.drop_last or (shared is not None and shared.drop_last),
+        drop_last=loader.drop_last,
         num_workers=loader.num_workers,
         collate_fn=loader.collate_fn,
         pin_memory=loader.pin_memory,
@@ -159,17 +159,18 @@ def resumable(loader: DataLoader[Any], session: SessionInterface) -> ResumableLo
     )
 
 
-def _is_plain(sampler: Any, dataset: Any) -> bool:
-    """Does it give each sample once, as torch's and torchdata's do for shuffle=True or False, or a share of that?"""
+def _is_plain(loader: DataLoader[Any]) -> bool:
+    """Does its sampler give each sample once, as torch's and torchdata's do for shuffle=True or False, or a share of that?"""
+    sampler: Any = loader.sampler
     of = getattr(sampler, "data_source", getattr(sampler, "dataset", None))
     # A class of the user's that is made of one of these has an order of its own.
     if (
         type(sampler).__module__.split(".")[0] not in ("torch", "torchdata")
         or of is None
-        or len(of) != len(dataset)
+        or len(of) != len(loader.dataset)  # type: ignore[arg-type]  # Dataset has no __len__, map-style ones do
     ):
         return False
-    is_whole = getattr(sampler, "num_samples", len(of)) == len(of) and not getattr(
-        sampler, "replacement", False
-    )
-    return is_whole or isinstance(sampler, DistributedSampler)
+    if isinstance(sampler, DistributedSampler):
+        # A ResumableLoader has one word for both: ragged shares and a ragged last batch.
+        return sampler.drop_last == loader.drop_last
+    return getattr(sampler, "num_samples", len(of)) == len(of) and not getattr(sampler, "replacement", False)

@@ -41,7 +41,7 @@ def test_what_a_loader_and_its_sampler_say_is_taken_over() -> None:
     sampler: DistributedSampler[Any] = DistributedSampler(
         DATA, num_replicas=2, rank=0, shuffle=False, seed=5, drop_last=True
     )
-    found = division(DataLoader(DATA, batch_size=3, sampler=sampler))
+    found = division(DataLoader(DATA, batch_size=3, sampler=sampler, drop_last=True))
     expected = {
         "batch_size": 3,
         "seed": 5,
@@ -54,6 +54,24 @@ def test_what_a_loader_and_its_sampler_say_is_taken_over() -> None:
     assert division(DataLoader(DATA, batch_size=2, shuffle=True))["shuffle"]
     assert not division(DataLoader(DATA, batch_size=2))["shuffle"]
     assert "len(dataset)" not in division(DataLoader(Stream(), batch_size=2))
+
+
+class OfTheUser(DistributedSampler[Any]):
+    pass
+
+
+@pytest.mark.parametrize("kind", [DistributedSampler, OfTheUser])
+@pytest.mark.parametrize("drops", [(False, False), (False, True), (True, False), (True, True)])
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_ragged_shares_and_a_ragged_last_batch_are_each_as_torch_has_them(
+    kind: type[DistributedSampler[Any]], drops: tuple[bool, bool], world_size: int
+) -> None:
+    for rank in range(world_size):
+        sampler = kind(DATA, world_size, rank, shuffle=False, drop_last=drops[0])
+        theirs: DataLoader[Any] = DataLoader(DATA, batch_size=4, sampler=sampler, drop_last=drops[1])
+        ours = resumable(theirs, FakeSession(rank, world_size))
+        assert [batch[0].tolist() for batch in ours] == [batch[0].tolist() for batch in theirs]
+        assert ours.epoch == 1
 
 
 class Backwards(RandomSampler):
