@@ -47,10 +47,7 @@ class SampledOrder:
         """
         self._sampler, self._seed, self._world_size = sampler, seed, world_size
         if not hasattr(sampler, "__len__"):
-            raise self._refused(
-                reason="has no length, so its passes may have no end",
-                next_step="Give it a __len__, which says at most how much a pass has.",
-            )
+            raise self._without_length()
         self._parts = list(_parts(sampler))
         shares = [
             (part.rank, part.num_replicas)
@@ -125,7 +122,13 @@ class SampledOrder:
 
     def _drawn(self, epoch: int) -> list[Any]:
         _tell(self._parts, epoch)
-        most = len(self._sampler)
+        with _seeded(self._parts, self._seed, epoch):
+            # Some make a pass to say how long it is.
+            try:
+                most = len(self._sampler)
+            except (TypeError, NotImplementedError) as error:
+                # As torch's BatchSampler of one that has none.
+                raise self._without_length() from error
         order = _drawn(self._sampler, self._parts, self._seed, epoch, most + 1)
         if len(order) > most:
             raise self._refused(
@@ -133,6 +136,12 @@ class SampledOrder:
                 next_step="Let its __len__ say at most how much a pass has.",
             )
         return order
+
+    def _without_length(self) -> UsageError:
+        return self._refused(
+            reason="has no length, so its passes may have no end",
+            next_step="Give it a __len__, which says at most how much a pass has; a batch sampler needs one of the sampler inside it.",
+        )
 
     def _refused(self, *, reason: str, next_step: str) -> UsageError:
         return UsageError(field="ResumableLoader", reason=f"its {self.kind} {reason}", next_step=next_step)
@@ -159,21 +168,23 @@ def _tell(parts: list[Any], epoch: int) -> None:
 
 
 def _drawn(sampler: Any, parts: list[Any], seed: int, epoch: int, most: int) -> list[Any]:
-    with Streams.keyed(seed, _NUMBER, epoch), _seeded(generators_of(*parts), seed, epoch):
+    with _seeded(parts, seed, epoch):
         return [_plain(given) for given in itertools.islice(sampler, most)]
 
 
 @contextlib.contextmanager
-def _seeded(generators: list[torch.Generator], seed: int, epoch: int) -> Iterator[None]:
-    before = [generator.get_state() for generator in generators]
-    for number, generator in enumerate(generators):
-        digest = keyed.digest_of("sampler", seed, number, epoch)
-        generator.manual_seed(int.from_bytes(digest[:8], "big") >> 1)
-    try:
-        yield
-    finally:
-        for generator, state in zip(generators, before, strict=True):
-            generator.set_state(state)
+def _seeded(parts: list[Any], seed: int, epoch: int) -> Iterator[None]:
+    generators = generators_of(*parts)
+    with Streams.keyed(seed, _NUMBER, epoch):
+        before = [generator.get_state() for generator in generators]
+        for number, generator in enumerate(generators):
+            digest = keyed.digest_of("sampler", seed, number, epoch)
+            generator.manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+        try:
+            yield
+        finally:
+            for generator, state in zip(generators, before, strict=True):
+                generator.set_state(state)
 
 
 def _parts(sampler: Any) -> Iterator[Any]:

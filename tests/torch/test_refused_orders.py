@@ -60,6 +60,10 @@ class Endless(Told):
             "its BatchSampler gives another order each time",
         ),
         ({"sampler": Endless()}, "its Endless gives more than the 48 that its len"),
+        (
+            {"batch_sampler": BatchSampler(iter(range(SIZE)), 4, False)},  # type: ignore[arg-type]  # torch takes anything that it can iterate
+            "its BatchSampler has no length, so its passes may have no end",
+        ),
         ({"sampler": iter(range(SIZE))}, "its range_iterator has no length, so its passes may have no end"),
         (
             {"sampler": share(1)},

@@ -198,6 +198,26 @@ def test_nothing_is_drawn_from_the_programs_generators_or_the_samplers() -> None
     assert (repr(capture_random_state()), generator.get_state().tolist()) == before
 
 
+def test_a_length_that_is_drawn_is_that_of_the_order_and_leaves_the_generators_alone() -> None:
+    class Buckets(Sampler[list[int]]):
+        """Makes its batches to say how many there are."""
+
+        @override
+        def __iter__(self) -> Iterator[list[int]]:
+            begin = 0
+            while begin < SIZE:
+                size = random.randint(1, 9)
+                yield list(range(begin, min(SIZE, begin + size)))
+                begin += size
+
+        def __len__(self) -> int:
+            return sum(1 for _ in self)
+
+    before = repr(capture_random_state())
+    assert list(loader(batch_sampler=Buckets()).rest())
+    assert repr(capture_random_state()) == before
+
+
 def test_indices_may_be_arrays_and_an_index_any_key() -> None:
     class Sized(Dataset[Any]):
         @override
