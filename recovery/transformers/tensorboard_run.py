@@ -18,8 +18,10 @@ def go_on(callbacks: list[Any], session: Session, output_dir: str, purge_step: i
         callbacks: of the Trainer.
         session: of this entry.
         output_dir: of its arguments.
-        purge_step: from it on, all that was logged before counts no more.
+        purge_step: from it on, all that generations before have logged counts no more. A directory that the script gave may hold other runs,
+            which the first generation does not hide.
     """
+    purged = purge_step if session.generation > 1 else None
     for callback in callbacks:
         if not isinstance(callback, TensorBoardCallback) or callback.tb_writer is not None:
             continue
@@ -27,13 +29,13 @@ def go_on(callbacks: list[Any], session: Session, output_dir: str, purge_step: i
             # The Trainer's own name has the time of its start in it.
             callback.logging_dir = str(Path(output_dir) / "runs" / f"{session.job[:12]}-{session.run}")
         kind = callback._SummaryWriter  # noqa: SLF001 - there is no public way
-        first = functools.partial(_first_writer, callback, kind, purge_step)
+        first = functools.partial(_first_writer, callback, kind, purged)
         callback._SummaryWriter = first  # noqa: SLF001 - as above
         # The Trainer closes it behind a training that has come to its end.
         session.on_generation_end(functools.partial(callback.on_train_end, None, None, None))
 
 
-def _first_writer(callback: Any, kind: Any, purge_step: int, log_dir: str) -> Any:
+def _first_writer(callback: Any, kind: Any, purge_step: int | None, log_dir: str) -> Any:
     """A later one, as of an evaluation behind training, purges nothing."""
     callback._SummaryWriter = kind  # noqa: SLF001 - as above
     return kind(log_dir=log_dir, purge_step=purge_step)

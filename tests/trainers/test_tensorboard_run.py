@@ -1,0 +1,44 @@
+"""The TensorBoard files of transformers' Trainer, over generations and beside those of others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.needs import needs_package
+from tests.torch.fake_session import FakeSession
+
+pytestmark = pytest.mark.trainers
+
+
+class Entry(FakeSession):
+    job, run = "a job", 1
+
+
+@pytest.mark.parametrize(("generation", "shown"), [(1, [1, 2, 3, 4, 5]), (2, [1, 2])])
+def test_only_what_a_generation_before_has_logged_counts_no_more(
+    tmp_path: Path, generation: int, shown: list[int]
+) -> None:
+    needs_package("tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
+    from transformers.integrations import TensorBoardCallback
+
+    from recovery.transformers import tensorboard_run
+    from tests.trainers.test_trackers import tensorboard_of
+
+    run = tmp_path / "run"
+    # TensorBoard reads the files of a directory in the order of their names, which begin with the second.
+    earlier = SummaryWriter(run)
+    for step in range(1, 6):
+        earlier.add_scalar("loss", step, step)
+    earlier.close()
+    [file] = run.iterdir()
+    file.rename(file.with_name(file.name.replace(file.name.split(".")[3], "0000000001")))
+    callback = TensorBoardCallback()
+    callback.logging_dir = str(run)
+    session: Any = Entry(generation=generation)
+    tensorboard_run.go_on([callback], session, "", 3)
+    callback._SummaryWriter(log_dir=str(run)).close()
+    assert [step for step, _ in tensorboard_of(tmp_path)["loss"]] == shown
