@@ -162,10 +162,11 @@ class Executor:
             case StopAt() if self._training_control.drain_unsupported_reason and not effect.ends_training:
                 self._deliver(s.SaveImpossible(effect.step, self._training_control.drain_unsupported_reason))
             case StopAt():
+                # First: where the loop comes to its end meanwhile, LoopOver says so with its last step, which `passed` may not be.
+                is_over = self._training_control.loop_is_over
                 passed, stops = self._training_control.stop_at(
                     effect.generation, effect.step, ends_training=effect.ends_training
                 )
-                is_over = self._training_control.loop_is_over
                 self._deliver(s.Positioned(effect.drain, effect.step, passed, stops, is_over))
             case EndTraining():
                 self._end_training(effect)
