@@ -607,7 +607,9 @@ class Promises:
         """I1, I8: one process per rank and generation, and it holds the file it is sent to."""
         admitted = process.machine.admitted
         assert admitted is not None, "a plan is for members"
-        if self.is_fenced(process, plan):
+        overtaken = any(key > (plan.run, plan.generation) for key in self._received)
+        if self.is_fenced(process, plan) or (overtaken and process.frozen_until):
+            # Also where a store was lost meanwhile, so that its successor has the same incarnation.
             self.world.clock.seen["a fenced incarnation woke up to an old plan"] += 1
             self._left_behind.add(process)
             return

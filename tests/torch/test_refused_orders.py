@@ -61,7 +61,7 @@ class Endless(Told):
         ),
         ({"sampler": Endless()}, "its Endless gives more than the 48 that its len"),
         (
-            {"batch_sampler": BatchSampler(iter(range(SIZE)), 4, False)},  # type: ignore[arg-type]  # torch takes anything that it can iterate
+            {"batch_sampler": BatchSampler(iter(range(SIZE)), 4, False)},
             "its BatchSampler has no length, so its passes may have no end",
         ),
         ({"sampler": iter(range(SIZE))}, "its range_iterator has no length, so its passes may have no end"),
