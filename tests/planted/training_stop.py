@@ -57,13 +57,13 @@ TRAINING_STOP = (
         (f"{_CORE}::test_an_answer_from_before_a_reconnect_counts_no_more",),
     ),
     Bug(
-        "a plan says that training ends while its ranks have not agreed on a step",
+        "a rank that comes back hears that training ends before all have agreed on a step",
         "I32",
         "core/scheduler/training_end.py",
         "agreed",
         "None if is_asked else state.training_end",
         "state.training_end",
-        (f"{_CORE}::test_the_next_plan_says_where_training_ends[False]",),
+        (f"{_CORE}::test_a_rank_that_is_away_is_waited_for_and_asked_again",),
     ),
     Bug(
         "a plan behind the end of training trains further",
