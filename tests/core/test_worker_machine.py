@@ -144,6 +144,25 @@ def test_a_foreign_token_is_dropped_and_it_registers_again() -> None:
     assert [register.token for register in driven.sent(m.Register)] == [None]
 
 
+@pytest.mark.parametrize("knows", [True, False])
+def test_what_it_holds_is_said_once_the_scheduler_has_admitted_it(knows: bool) -> None:
+    """One whose store was lost would take what it says before for all that it knows of its job."""
+    driven = DrivenWorker()
+    driven.training()
+    driven.handle(s.TrainingStopped(Generation(1), 42))
+    driven.reconnect()
+    driven.found()
+    assert driven.sent(m.Ready) == []
+    driven.admitted(resumed=knows, job="job" if knows else "another")
+    assert len(driven.sent(m.Ready)) == knows
+    if not knows:
+        [asked] = driven.effects_of(we.FindCheckpoints)
+        assert asked.past is not None
+        driven.found(past=asked.past)
+        [ready] = driven.sent(m.Ready)
+        assert (ready.past, ready.generation) == (asked.past, 1)
+
+
 # --- the connection underneath training ------------------------------------------------------------------------------------
 
 

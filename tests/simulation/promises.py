@@ -128,10 +128,11 @@ class Promises:
             assert row is not None, f"I5: {name} is lost"
             assert row.incarnation >= incarnation, f"I5: incarnation {incarnation} of {name} is lost"
         job = store.job
-        if job is not None and not self._lost:
-            assert (job.run, job.generation) >= self._planned, f"I5: the plan {self._planned} is lost"
+        if job is not None:
+            written = (job.run, job.generation)
+            assert self._lost or written >= self._planned, f"I5: the plan {self._planned} is lost"
             # A plan that was not written was not sent.
-            self._plans = [plan for plan in self._plans if plan[:2] <= (job.run, job.generation)]
+            self._plans = [plan for plan in self._plans if plan[:2] <= written or plan[:2] in self._received]
             self.live.only_sent(self._plans)
         number = scheduler.machine.state.job.scheduler_incarnation
         assert number > self._scheduler_sent, (
@@ -435,6 +436,9 @@ class Promises:
         if not known and not any(self.world.notes[name].saved for name in here):
             # The disks of all who came were lost as well: it is another job, and nobody could know better.
             self.world.clock.seen["a job was forgotten: every disk was lost with the scheduler's store"] += 1
+            self._committed.pop(plan.run, None)
+        if max(known, default=(0, 0)) < max(self._received, default=(0, 0)):
+            # Standbys had taken every rank over, and none of them came: nor has anybody who knows what they have saved.
             self._committed.pop(plan.run, None)
         unheard = {one[:2] for one in self._plans if one[:2] >= (plan.run, plan.generation)}
         if unheard:

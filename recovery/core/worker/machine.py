@@ -135,7 +135,8 @@ class WorkerMachine:
             case s.RendezvousOpened():
                 return self._main_thread.on_rendezvous_opened(stimulus)
             case s.CheckpointsFound():
-                return self._plans.on_checkpoints_found(stimulus)
+                connected = self._connection.is_admitted
+                return self._plans.on_checkpoints_found(stimulus, connected=connected)
             case s.Fetched():
                 return [] if self._leaving else self._plans.on_fetched(stimulus)
             case s.FetchFailed():

@@ -10,7 +10,7 @@ from recovery.core.rules import Rules
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.checkpoint_messages import CheckpointMessages
 from recovery.core.worker.connection import Connection
-from recovery.core.worker.effects import WorkerEffect
+from recovery.core.worker.effects import Send, WorkerEffect
 from recovery.core.worker.fetches import Fetches
 from recovery.core.worker.job_history import JobHistoryRecorder
 from recovery.core.worker.main_thread import MainThread
@@ -75,8 +75,14 @@ class Plans:
             return []
         return self.standby.on_offer(offer, self.admitted, self._main_thread.state, self._checkpoints)
 
-    def on_checkpoints_found(self, found: s.CheckpointsFound) -> list[WorkerEffect]:
-        """The directories were searched. What counts is what was looked for last, while there is no plan."""
+    def on_checkpoints_found(self, found: s.CheckpointsFound, *, connected: bool) -> list[WorkerEffect]:
+        """The directories were searched. What counts is what was looked for last, while there is no plan.
+
+        Args:
+            found: what lies there.
+            connected: the scheduler has admitted this process on the connection that stands. Before that nobody is told: one that does not
+                know it would take this for all that it knows of its job.
+        """
         waits = self._main_thread.state is WorkerState.IDLE and self._fetches.plan is None
         if not waits or not self._checkpoints.is_newest(found):
             return []
@@ -86,9 +92,9 @@ class Plans:
         if stopped is not None and self.memory.job != self.admitted.job:
             # Of a job that this scheduler does not know.
             stopped = None
-        return self._checkpoints.on_found(
-            found, self._main_thread.generation, self._main_thread.progress.step, stopped
-        )
+        generation, step = self._main_thread.generation, self._main_thread.progress.step
+        effects = self._checkpoints.on_found(found, generation, step, stopped)
+        return [effect for effect in effects if connected or not isinstance(effect, Send)]
 
     def on_fetched(self, fetched: s.Fetched) -> list[WorkerEffect]:
         """A copy lies here, or what a plan waited for: then training begins, and the scheduler hears that this rank holds it again."""
