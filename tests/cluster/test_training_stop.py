@@ -23,6 +23,8 @@ from tests.cluster.test_launcher import WITHOUT_RECOVERY
 pytestmark = pytest.mark.cluster
 
 STOP = 12
+AGREED = STOP + 2
+"""Where training ends if one rank stops at step 12 and the other is in step 13: what is named then is two steps ahead of what that one has done."""
 EVERY = 4
 WHY = "the loss is low enough"
 
@@ -38,7 +40,7 @@ RANK_OF = os.environ.get("JOB_STOPPERS", "0 1").split()
 SAVE_STEPS = int(os.environ.get("JOB_SAVE_STEPS", "5"))
 HOW = os.environ.get("JOB_HOW", "session.stop({WHY!r})")
 WHERE = os.environ.get("JOB_WHERE", "loop")
-APART = bool(os.environ.get("JOB_APART"))
+AHEAD = int(os.environ.get("JOB_AHEAD", "-1"))
 
 
 def note(name, **said):
@@ -67,15 +69,15 @@ def train(session):
     for step, batch in session.steps(state, epochs=3, callbacks=callbacks):
         if str(step) == os.environ.get("JOB_HELD_STEP"):
             wait_for("go_on")
-        if APART and (step, session.rank) == ({STOP}, 0):
+        if AHEAD >= 0 and step == {STOP} and session.rank != AHEAD:
             wait_for("ahead")
-        if APART and (step, session.rank) == ({STOP} + 1, 1):
+        if step == {STOP} + 1 and session.rank == AHEAD:
             (HERE / "ahead").touch()
             wait_for("go_on")
         epoch = (step - 1) // BATCHES + 1
         state.value = hashlib.sha256(f"{{state.value}} {{session.rank}} {{step}} {{epoch}} {{batch}}".encode()).hexdigest()
         time.sleep(0.02)
-        if WHERE == "loop" and step == {STOP} + APART * session.rank and str(session.rank) in RANK_OF and decides(session):
+        if WHERE == "loop" and step == {STOP} + (session.rank == AHEAD) and str(session.rank) in RANK_OF and decides(session):
             if HOW == "break":
                 break
             exec(HOW)
@@ -180,21 +182,26 @@ def test_a_stop_on_all_ranks_ends_training_with_that_step(tmp_path: Path, face: 
         )
 
 
-@pytest.mark.parametrize("rank", ["0", "1"])
-def test_a_stop_on_one_rank_ends_training_of_all_at_one_step(tmp_path: Path, rank: str) -> None:
-    with Stopped(tmp_path, environment={"JOB_STOPPERS": rank}) as cluster:
+@pytest.mark.parametrize(("stopper", "ahead"), [("0", "1"), ("1", "0")])
+def test_a_stop_on_one_rank_ends_training_of_all_at_one_step(
+    tmp_path: Path, stopper: str, ahead: str
+) -> None:
+    """The other is a step ahead of it."""
+    with Stopped(tmp_path, environment={"JOB_STOPPERS": stopper, "JOB_AHEAD": ahead}) as cluster:
         cluster.start_script()
-        assert STOP <= cluster.end() <= STOP + 5
+        cluster.wait_event(EventKind.TRAINING_STOPPED)
+        (tmp_path / "go_on").touch()
+        assert cluster.end() == AGREED
 
 
 def test_where_each_rank_stops_at_a_step_of_its_own_training_ends_at_one_step(tmp_path: Path) -> None:
     """The second asks at a step before the one that was agreed on for the first."""
-    with Stopped(tmp_path, environment={"JOB_APART": "1"}) as cluster:
+    with Stopped(tmp_path, environment={"JOB_AHEAD": "1"}) as cluster:
         cluster.start_script()
         cluster.wait((tmp_path / "ahead").exists, "rank 1 a step ahead")
         cluster.wait(cluster.is_asked_for, "the wish of rank 0")
         (tmp_path / "go_on").touch()
-        assert STOP < cluster.end() <= STOP + 5
+        assert cluster.end() == AGREED
 
 
 @pytest.mark.parametrize("once", ["", "1"], ids=["decides again", "decides once"])
