@@ -177,7 +177,7 @@ WAITING = (
         "if not self._dial_is_due:\n    return []",
         "",
         (
-            "tests/core/test_worker_machine.py::test_a_refused_worker_is_told_on_the_standing_connection_and_asks_no_more",
+            "tests/core/test_worker_admission.py::test_a_refused_worker_is_told_on_the_standing_connection_and_asks_no_more",
         ),
     ),
 )

@@ -154,7 +154,6 @@ EXITS = (
     ),
 )
 
-_WORKER = "tests/core/test_worker_machine.py"
 
 DEADLINES = (
     Bug(
@@ -176,7 +175,7 @@ DEADLINES = (
         "[SetTimer(WorkerTimer.SILENCE, now_ms + self._rules.receive_timeout_ms)]",
         "[]",
         (
-            f"{_WORKER}::test_who_was_refused_and_is_admitted_on_the_same_connection_notices_when_it_falls_silent",
+            "tests/core/test_worker_admission.py::test_who_was_refused_and_is_admitted_on_the_same_connection_notices_when_it_falls_silent",
         ),
     ),
     Bug(
@@ -205,7 +204,7 @@ DEADLINES = (
         "now_ms + refused.retry_after_ms",
         "now_ms",
         (
-            "tests/core/test_worker_machine.py::test_a_refused_worker_says_so_once_and_asks_again_at_the_exact_time",
+            "tests/core/test_worker_admission.py::test_a_refused_worker_says_so_once_and_asks_again_at_the_exact_time",
         ),
     ),
     Bug(
