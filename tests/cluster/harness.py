@@ -229,6 +229,15 @@ class Cluster:
         """Wait until the event log has so many events of a kind."""
         self.wait(lambda: len(self.events(kind, node)) >= count, f"{kind.value} of {node or 'anyone'}")
 
+    def wait_commit(self, step: int) -> None:
+        """Wait until a checkpoint of this step or a later one is common to all ranks: a step that is applied is not saved yet."""
+        self.wait(
+            lambda: any(
+                (found.event.step or 0) >= step for found in self.events(EventKind.CHECKPOINT_COMMITTED)
+            ),
+            f"commit of step {step}",
+        )
+
     def wait_end(self, *, also: Collection[int] = ()) -> None:
         """Wait until every process that was started last under its name has ended with exit code 0, or one of `also`."""
         self.wait(

@@ -96,6 +96,7 @@ def test_everything_dies_at_once_and_resumes_once(tmp_path: Path, undisturbed: U
     with Cluster(tmp_path, environment=held(36)) as cluster:
         cluster.start()
         cluster.wait_step(35)
+        cluster.wait_commit(20)
         cluster.kill_and_relaunch("sched", *cluster.names)
         cluster.go_on()
         cluster.wait_end()

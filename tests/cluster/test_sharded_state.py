@@ -41,6 +41,7 @@ def test_a_killed_rank_comes_back_to_its_own_shards(
     ) as cluster:
         cluster.start()
         cluster.wait_step(14)
+        cluster.wait_commit(10)
         cluster.kill_and_relaunch("worker_1")
         cluster.wait_step(15, generation=2)
         cluster.go_on()

@@ -36,6 +36,7 @@ def test_ranks_that_are_killed_read_what_the_others_have_written(
     with Cluster(tmp_path, workers=3, environment=environment) as cluster:
         cluster.start()
         cluster.wait_step(14)
+        cluster.wait_commit(10)
         cluster.kill_and_relaunch("worker_0", "worker_2")
         cluster.go_on()
         cluster.wait_end()

@@ -21,6 +21,7 @@ def test_who_takes_up_a_checkpoint_of_another_number_of_threads_says_so(tmp_path
         )
         cluster.start()
         cluster.wait_step(12)
+        cluster.wait_commit(10)
         cluster.kill_node("1")
         cluster.go_on()
 

@@ -30,6 +30,7 @@ def test_killed_processes_come_back(
     with MindSporeCluster(tmp_path, environment=held(29)) as cluster:
         cluster.start()
         cluster.wait_step(23)
+        cluster.wait_commit(20)
         survivors = {name: process for name, process in cluster.processes.items() if name not in victims}
 
         cluster.kill_and_relaunch(*victims)
@@ -66,6 +67,7 @@ def test_everything_dies_at_once(tmp_path: Path, undisturbed: Undisturbed) -> No
     with MindSporeCluster(tmp_path, workers=2, environment=held(36)) as cluster:
         cluster.start()
         cluster.wait_step(35)
+        cluster.wait_commit(20)
         cluster.kill_and_relaunch("sched", *cluster.names)
         cluster.go_on()
         cluster.wait_end()
@@ -134,6 +136,7 @@ def test_a_loop_of_its_own(tmp_path: Path, undisturbed: Undisturbed) -> None:
     with MindSporeCluster(tmp_path, workers=2, environment={"JOB_LOOP": loop, **held(29)}) as cluster:
         cluster.start()
         cluster.wait_step(27)
+        cluster.wait_commit(20)
         cluster.kill_and_relaunch("worker_1")
         cluster.go_on()
         cluster.wait_end()

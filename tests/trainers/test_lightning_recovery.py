@@ -39,10 +39,7 @@ def test_a_killed_rank_goes_on_in_the_middle_of_an_epoch(
     with LightningCluster(tmp_path, workers=2, environment={"JOB_HELD_STEP": "20"}) as cluster:
         cluster.start()
         cluster.wait(lambda: cluster.step_of_all() >= 20, "step 20 of all")
-        cluster.wait(
-            lambda: any(event.event.step == 15 for event in cluster.events(EventKind.CHECKPOINT_COMMITTED)),
-            "commit of step 15",
-        )
+        cluster.wait_commit(15)
         cluster.kill_and_relaunch(cluster.name_of(rank))
         cluster.go_on()
         cluster.wait_end()
