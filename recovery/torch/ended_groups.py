@@ -1,6 +1,6 @@
 """Process groups of worlds that are over, and how they go without a wait.
 
-Two facts of PyTorch 2.13:
+Three facts of PyTorch 2.13:
 
 1. The destructor of DistributedDataParallel's reducer holds the GIL. If it drops the last reference to a gloo group, it waits for
    the group's thread, which may wait for the GIL to let go of a finished piece of work: a deadlock (seen once in a few dozen
@@ -8,12 +8,31 @@ Two facts of PyTorch 2.13:
 2. The destructor of a gloo group waits for every collective that was begun in it. One whose peer has died may wait for the group's timeout,
    half an hour, and nothing wakes it: gloo has forgotten its send (process_group.py, fact 6; one death in two hundred amid asynchronous
    collectives). So neither the main thread nor the interpreter's end may be what drops the last reference.
+3. A thread of gloo that lets go of a tensor last, behind Python, waits for the GIL in a destructor. Where the interpreter is being finalized
+   meanwhile, Python before 3.14 ends the thread there, and C++ answers with `terminate called without an active exception`: a process that
+   has trained and saved all ends with -6 (seen once in some thousand ends, on a busy machine). So the interpreter's end waits for them.
 """
 
 from __future__ import annotations
 
+import atexit
+import ctypes
+import logging
 import threading
+import time
 from collections.abc import Iterable
+from pathlib import Path
+
+from recovery import clock
+
+_logger = logging.getLogger("recovery.torch")
+_THREADS = ("pt_gloo_runloop", "gloo_tcp_loop")
+"""As torch and gloo name them."""
+_LOOK_S = 0.002
+_IDLE_LOOKS = 5
+"""One look is too few: who waits for the GIL sleeps as well, while another thread of Python has it (5 ms at a time)."""
+_IDLE_LIMIT_MS = 10_000
+"""Longer than a busy machine keeps a thread from its turn."""
 
 
 class EndedGroups:
@@ -22,10 +41,21 @@ class EndedGroups:
     def __init__(self) -> None:
         """None yet."""
         self._next_world = threading.Event()
+        self._is_exiting = False
+
+    def watch_exit(self) -> None:
+        """Before the interpreter is finalized, wait until no thread of a group has anything to let go of (fact 3)."""
+        atexit.unregister(self._on_exit)
+        atexit.register(self._on_exit)
 
     def keep(self, groups: Iterable[object]) -> None:
         """Keep them until the next world begins; where none does, until the process has ended."""
         held = [*groups]
+        if self._is_exiting:
+            # There is no next world, and Python 3.12 starts no thread any more.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
+            wait_until_idle()
+            return
         threading.Thread(
             target=_hold, args=(held, self._next_world), name="recovery-ended-groups", daemon=True
         ).start()
@@ -34,6 +64,38 @@ class EndedGroups:
         """The next world begins: their threads and descriptors go, each group's when its last collective has ended."""
         self._next_world.set()
         self._next_world = threading.Event()
+
+    def _on_exit(self) -> None:
+        # A script that is its own loop ends its world in an exit handler of its own, which may come behind this one.
+        self._is_exiting = True
+        wait_until_idle()
+
+
+def wait_until_idle() -> None:
+    """Wait, without the GIL, until gloo's threads sleep; ten seconds at most."""
+    give_up_ms, idle_looks = clock.monotonic_ms() + _IDLE_LIMIT_MS, 0
+    while idle_looks < _IDLE_LOOKS:
+        time.sleep(_LOOK_S)  # noqa: TID251 - no event tells that a thread of gloo has nothing to do
+        idle_looks = 0 if _are_busy() else idle_looks + 1
+        if clock.monotonic_ms() >= give_up_ms:
+            _logger.warning(
+                "event=groups_busy a thread of gloo is still at work %d s behind the end of training; the process ends without it",
+                _IDLE_LIMIT_MS // 1_000,
+            )
+            return
+
+
+def _are_busy() -> bool:
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            _, _, rest = (task / "stat").read_text().partition("(")
+        except OSError:
+            # It has ended.
+            continue
+        name, _, state = rest.rpartition(") ")
+        if name in _THREADS and not state.startswith("S"):
+            return True
+    return False
 
 
 def _hold(groups: list[object], next_world: threading.Event) -> None:

@@ -107,6 +107,7 @@ def init_process_group(
         )
     if _world is None:
         close_in_children(lambda: _world.descriptors() if _world is not None else [])
+    _ended_groups.watch_exit()
     _ended_groups.let_go()
     _ended_sockets.let_go()
     _world = World(session, backend, timeout)

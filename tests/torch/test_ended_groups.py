@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
+import builtins
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -68,13 +72,47 @@ def test_groups_are_kept_until_the_next_world_begins() -> None:
 
 
 @pytest.mark.cluster
-def test_a_process_ends_that_has_begun_a_collective_which_does_not() -> None:
-    ended = subprocess.run([sys.executable, "-m", __name__], timeout=60, check=False)
+@pytest.mark.parametrize("case", ["under_way", "let_go_at_exit", "let_go_behind_exit"])
+def test_a_process_ends_in_order(case: str) -> None:
+    ended = subprocess.run([sys.executable, "-m", __name__, case], timeout=60, check=False)
     assert ended.returncode == 0
 
 
-if __name__ == "__main__":
+class _FinalizedSlowly:
+    """The interpreter is being finalized for a while, in which it needs no GIL: as on a busy machine."""
+
+    def __del__(self, sleep: Callable[[float], None] = time.sleep) -> None:
+        sleep(0.5)
+
+
+def _end_a_process(case: str) -> None:
+    """End with a collective that does not end, or with one whose tensor a thread of gloo lets go of last."""
+    setattr(builtins, "_finalized_slowly", _FinalizedSlowly())  # noqa: B010 - torch is gone by then, and this is not
     one, other = _two_ranks()
     one.allreduce([torch.ones(1)])
-    EndedGroups().keep([one])
-    del one
+    ended = EndedGroups()
+    if case == "let_go_behind_exit":
+        atexit.register(_let_go_late, ended, one, other)
+    ended.watch_exit()
+    if case != "let_go_behind_exit":
+        ended.keep([one, other])
+    if case == "let_go_at_exit":
+        _end_the_collective(other)
+
+
+def _let_go_late(ended: EndedGroups, one: Any, other: Any) -> None:
+    _end_the_collective(other)
+    ended.keep([one, other])
+
+
+def _end_the_collective(other: Any) -> None:
+    # From here on no other thread is given the GIL until this one waits for something.
+    sys.setswitchinterval(1_000)
+    other.allreduce([torch.ones(1)])
+    begin_s = time.monotonic()
+    while time.monotonic() < begin_s + 0.5:
+        pass
+
+
+if __name__ == "__main__":
+    _end_a_process(sys.argv[1])
