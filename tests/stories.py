@@ -119,6 +119,9 @@ USES: Mapping[str, tuple[str, ...]] = {
     "a mistake in the script": (
         "cluster/test_ends.py::test_mistake_in_the_users_code_is_printed_stored_and_corrected_by_a_relaunch",
     ),
+    "passes of unequal length": (
+        "cluster/test_same_passes.py::test_passes_of_unequal_length_are_refused_before_they_begin[sampler-run-lengths0-1]",
+    ),
     "a mistake behind the training": (
         "cluster/test_behind_training.py::test_the_others_go_on_and_the_first_failure_is_the_exit_code",
     ),

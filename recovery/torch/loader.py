@@ -112,6 +112,7 @@ class ResumableLoader(Passes):
         # A job of one rank forms no world, and every one has a loader.
         session.on_generation_end(forget_compiled)
 
+    @override
     def __len__(self) -> int:
         """Batches per epoch and rank; of an iterable data set by its own `len`.
 

@@ -52,6 +52,18 @@ class Passes(ABC):
         self._epoch, self._received, self._inner_state = self._epoch + 1, 0, None
         self._samples, self._is_iterated = 0, False
 
+    @abstractmethod
+    def __len__(self) -> int:
+        """Batches of a pass. TypeError: nobody knows."""
+
+    @property
+    def length(self) -> int | None:
+        """Batches of the pass under way; None: it does not say."""
+        try:
+            return len(self)
+        except TypeError:
+            return None
+
     @property
     def epoch(self) -> int:
         """Passes that are finished."""

@@ -19,6 +19,7 @@ from recovery.torch import (
     module_names,
     restored,
     safe_load,
+    same_passes,
     sharded,
     unreduced_gradients,
     versions,
@@ -113,6 +114,15 @@ class TrainState:
                 next_step="Give loader=ResumableLoader(...), or a StatefulDataLoader.",
             )
         return self._loader
+
+    def compare_pass(self) -> None:
+        """Before a pass: see that it has as many batches on every rank.
+
+        Raises:
+            UsageError: another rank's has more, or fewer.
+        """
+        if self._loader is not None:
+            same_passes.check(self._loader)
 
     def begin(self) -> None:
         """Keep everything as it was built: there is no checkpoint to load."""

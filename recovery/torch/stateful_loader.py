@@ -68,6 +68,7 @@ class StatefulLoader(Passes):
             session.on_generation_end(self.close)
             session.on_generation_end(forget_compiled)
 
+    @override
     def __len__(self) -> int:
         """As it says.
 
@@ -78,16 +79,14 @@ class StatefulLoader(Passes):
 
     @override
     def _is_used_up(self) -> bool:
-        return self._received > 0 and self._received == self._length()
+        return self._received > 0 and self._received == self.length
 
-    def _length(self) -> int | None:
-        """None: it has none, or torch guesses it, as that of an iterable data set."""
-        if isinstance(getattr(self._loader, "dataset", None), IterableDataset):
-            return None
-        try:
-            return len(self._loader)
-        except TypeError:
-            return None
+    @property
+    @override
+    def length(self) -> int | None:
+        """None also where torch guesses it, as that of an iterable data set."""
+        of_stream = isinstance(getattr(self._loader, "dataset", None), IterableDataset)
+        return None if of_stream else super().length
 
     # --- the position --------------------------------------------------------------------------------------------------
 
@@ -151,7 +150,7 @@ class StatefulLoader(Passes):
         sampler = getattr(loader, "sampler", None)
         said = {name: getattr(loader, name, None) for name in _OF_LOADER}
         said |= {name: getattr(sampler, name, None) for name in _OF_SAMPLER}
-        said["len(loader)"] = self._length()
+        said["len(loader)"] = self.length
         return {name: value for name, value in said.items() if isinstance(value, (bool, int))}
 
     @override

@@ -19,7 +19,7 @@ from recovery.training.known_commits import KnownCommits
 from recovery.training.live_rollback import LiveRollback
 from recovery.training.outlook import LossTold, steps_of_epoch
 from recovery.training.planned_checkpoint import PlannedCheckpoint
-from recovery.training.state import Loss, RestorableState, TakesPosition, TrainingState
+from recovery.training.state import Loss, RestorableState, TakesPosition, TrainingState, next_pass
 from recovery.training.step_log import StepLog
 from recovery.training.training_stop import TrainingStop
 from recovery.worker.service import WorkerService
@@ -91,8 +91,7 @@ class Session(KnownCommits):
         self.loop_watch = LoopWatch()
         self._planned = PlannedCheckpoint(service, plan, admitted.job)
         self.training_stop = TrainingStop(service, plan.generation)
-        self._first_step_reported = False
-        self._failed_saves = FailedSaves(service)
+        self._first_step_reported, self._failed_saves = False, FailedSaves(service)
         self._savers: list[Callable[[], None]] = []
         self._settlers: list[Callable[[], None]] = []
         self._closers: list[Callable[[], None]] = []
@@ -121,6 +120,7 @@ class Session(KnownCommits):
             CheckpointStateError: the plan's checkpoint does not fit `state`.
             SettingError: a ModelCheckpoint among the callbacks keeps too few files to recover.
             CheckpointError: as `applied`.
+            UsageError: a pass has another number of batches than on another rank.
         """
         with self.loop():
             try:
@@ -147,7 +147,7 @@ class Session(KnownCommits):
         may_change = any(callback.changes_state for callback in others)
         while not (self._position.is_over(epochs) or self.training_stop.is_over(self.step)):
             self.epoch, self.step_in_epoch = self._position.epoch + 1, self._position.batch
-            for batch in state.batches:
+            for batch in next_pass(state):
                 self.check()
                 yield self.step + 1, batch
                 self.loop_watch.step_wanted()

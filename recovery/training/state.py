@@ -63,6 +63,30 @@ class TakesPosition(Protocol):
         ...
 
 
+@runtime_checkable
+class ComparesPasses(Protocol):
+    """A state that knows how many batches the passes of the other ranks have."""
+
+    def compare_pass(self) -> None:
+        """Before the next batch, where a pass or the rest of one begins.
+
+        Raises:
+            UsageError: another rank's has more batches, or fewer.
+        """
+        ...
+
+
+def next_pass(state: TrainingState) -> Iterable[Any]:
+    """The batches of the pass that begins or goes on, which has as many on every rank, as far as the state can tell.
+
+    Raises:
+        UsageError: it has not.
+    """
+    if isinstance(state, ComparesPasses):
+        state.compare_pass()
+    return state.batches
+
+
 def is_sharded(state: object) -> bool:
     """Is this state spread over the ranks, so that no rank's file holds all of it? One that does not say is whole."""
     return bool(getattr(state, "sharded", False))
