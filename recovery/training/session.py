@@ -19,7 +19,7 @@ from recovery.training.known_commits import KnownCommits
 from recovery.training.live_rollback import LiveRollback
 from recovery.training.outlook import LossTold, steps_of_epoch
 from recovery.training.planned_checkpoint import PlannedCheckpoint
-from recovery.training.state import Loss, RestorableState, TakesPosition, TrainingState, next_pass
+from recovery.training.state import Loss, RestorableState, TakesPosition, TrainingState, next_pass, only_state
 from recovery.training.step_log import StepLog
 from recovery.training.training_stop import TrainingStop
 from recovery.worker.service import WorkerService
@@ -120,8 +120,9 @@ class Session(KnownCommits):
             CheckpointStateError: the plan's checkpoint does not fit `state`.
             SettingError: a ModelCheckpoint among the callbacks keeps too few files to recover.
             CheckpointError: as `applied`.
-            UsageError: a pass has another number of batches than on another rank.
+            UsageError: a second call in one entry, or a pass that has another number of batches than on another rank.
         """
+        self.state = only_state(self.state, state)
         with self.loop():
             try:
                 yield from self._steps(state, epochs, callbacks)
@@ -136,7 +137,6 @@ class Session(KnownCommits):
     def _steps(
         self, state: TrainingState, epochs: int, callbacks: Sequence[Callback]
     ) -> Iterator[tuple[int, Any]]:
-        self.state = state
         self.restore(state)
         self.total_steps = epochs * steps_of_epoch(state.batches)
         others = [one for one in callbacks if not one.saves_state]

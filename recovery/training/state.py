@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol, runtime_checkable
 
 from recovery.checkpoint.position import Position
+from recovery.errors import UsageError
 
 
 class RestorableState(Protocol):
@@ -74,6 +75,31 @@ class ComparesPasses(Protocol):
             UsageError: another rank's has more batches, or fewer.
         """
         ...
+
+
+def only_state(before: object, state: TrainingState) -> TrainingState:
+    """The one state of an entry: a plan's checkpoint is of one, and says of no second loop whether it had begun.
+
+    Args:
+        before: which an entry has begun to train; None: none yet.
+        state: to be trained.
+
+    Raises:
+        UsageError: there is one.
+    """
+    if before is None:
+        return state
+    raise UsageError(
+        field="session.steps",
+        reason="was called a second time in one entry of the training: behind a failure "
+        + (
+            "it would go back to where the first loop began, and train those steps again"
+            if state is before
+            else "the state of the first loop would be given the checkpoint of the second"
+        ),
+        next_step="Train all passes in one call, with one state that holds every part, and tell the passes apart by session.epoch; what is"
+        " trained behind that is a job of its own, with an MS_RECOVERY_PATH of its own.",
+    )
 
 
 def next_pass(state: TrainingState) -> Iterable[Any]:
