@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from typing_extensions import override
 
 from recovery.errors import CheckpointStateError
-from recovery.torch import loader_options
+from recovery.torch import loader_options, own_generators
 from recovery.torch.keyed_data import Key, KeyedData, RestOfPass
 from recovery.torch.module_names import forget_compiled
 from recovery.torch.passes import Passes
@@ -86,6 +86,7 @@ class ResumableLoader(Passes):
         """
         self._iterable = isinstance(dataset, IterableDataset)
         loader_options.check(self._iterable, batch_size, sampler, batch_sampler, options)
+        own_generators.note(dataset, collate_fn, keeps_state=self._iterable or not num_workers)
         super().__init__(batch_size if batch_sampler is None else 1)
         self._dataset = dataset
         self._rank, self._world_size = session.rank, session.world_size

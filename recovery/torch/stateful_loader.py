@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Se
 from typing_extensions import override
 
 from recovery.errors import CheckpointStateError, UsageError
-from recovery.torch import fingerprint, restored
+from recovery.torch import fingerprint, own_generators, restored
 from recovery.torch.module_names import forget_compiled
 from recovery.torch.passes import Passes
 from recovery.torch.sampled_order import generators_of, is_fixed
@@ -56,6 +56,7 @@ class StatefulLoader(Passes):
         if isinstance(loader, DataLoader):
             _check_order(loader)
             self._generators = generators_of(loader)
+            own_generators.note(loader.dataset, loader.collate_fn, keeps_state=True)
         self._loader = loader
         self._saved_generators: list[torch.Tensor] | None = None
         self._goes_on = False
