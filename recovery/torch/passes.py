@@ -61,7 +61,7 @@ class Passes(ABC):
         """Batches of the pass under way; None: it does not say."""
         try:
             return len(self)
-        except TypeError:
+        except Exception:  # noqa: BLE001 - of the user's data set; what is wrong with an order is said where it is drawn
             return None
 
     @property

@@ -320,6 +320,18 @@ def test_a_data_set_that_has_become_shorter_is_an_error_that_names_the_batch() -
 def test_a_stream_has_no_length() -> None:
     with pytest.raises(TypeError):
         len(_loader(Stream, 0))
+    assert _loader(Stream, 0).length is None
+
+
+class Unsure(Stream):
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+
+def test_a_stream_that_does_not_know_its_length_has_none() -> None:
+    assert _loader(Unsure, 0).length is None
+    # list() would ask for it.
+    assert sum(1 for _ in _loader(Unsure, 0)) == sum(1 for _ in _loader(Stream, 0))
 
 
 @pytest.mark.parametrize("options", [{"generator": torch.Generator()}, {"in_order": False}])
