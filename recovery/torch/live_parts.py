@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
 from recovery.torch import gradients as gradients_of
-from recovery.torch import live_shards, spread, unreduced_gradients
+from recovery.torch import live_shards, module_names, spread, unreduced_gradients
 from recovery.torch.passes import Passes
 
 
@@ -79,15 +79,14 @@ class LiveParts:
 
     def _unwrap(self, name: str, item: Any) -> Any:
         compiled = False
-        while True:
+        while (inner := module_names.inside(item)) is not item:
             if isinstance(item, DistributedDataParallel):
                 self.wrapped.append(Wrapped(name, weakref.ref(item), compiled))
-                item = item.module
-            elif isinstance(getattr(item, "_orig_mod", None), torch.nn.Module):
-                # What torch.compile made of it. In the module's own names it is the same model.
-                item, compiled = item._orig_mod, True  # noqa: SLF001 - torch has no public name for it
             else:
-                return item
+                # What torch.compile made of it. In the module's own names it is the same model.
+                compiled = True
+            item = inner
+        return item
 
     def _sort(self, name: str, item: Any) -> None:
         if isinstance(item, torch.nn.Module):

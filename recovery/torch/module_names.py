@@ -23,13 +23,16 @@ _WRAPPED = "_orig_mod"
 
 def bare(item: Any) -> Any:
     """The object inside whatever DistributedDataParallel and torch.compile have put around it."""
-    while True:
-        if isinstance(item, DistributedDataParallel):
-            item = item.module
-        elif _is_compiled(item):
-            item = item._orig_mod  # noqa: SLF001 - torch has no public name for it
-        else:
-            return item
+    while (inner := inside(item)) is not item:
+        item = inner
+    return item
+
+
+def inside(item: Any) -> Any:
+    """What the outermost of these wrappers holds; the object itself where it is none. A module of the author's may have a part of the same name."""
+    if isinstance(item, DistributedDataParallel):
+        return item.module
+    return item._orig_mod if _is_compiled(item) else item  # noqa: SLF001 - torch has no public name for it
 
 
 def plain(name: str) -> str:

@@ -115,6 +115,21 @@ def test_name_that_the_author_gave_himself_is_kept() -> None:
     assert list(module_names.state_of(Odd())) == ["weight", "_orig_mod.weight", "_orig_mod.bias"]
 
 
+def test_live_rollback_unwraps_what_torch_has_compiled_and_no_module_of_the_authors() -> None:
+    class Around(nn.Module):
+        """Has a part of the wrapper's name."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self._orig_mod, self.head = nn.Linear(1, 1), nn.Linear(1, 1)
+
+    around = Around()
+    for model in (around, torch.compile(around, backend="eager")):
+        found = TrainState(model=model).live_parts()
+        assert found.modules == {"model[0]": around}
+        assert len(found.parameters) == 4
+
+
 def test_exported_weights_have_the_authors_names(tmp_path: Path) -> None:
     pytest.importorskip("safetensors")
     from recovery.checkpoint import whole_step
