@@ -64,8 +64,10 @@ def _of_modules(parts: Mapping[str, list[Any]]) -> Iterator[tuple[Key, torch.Ten
     for part, items in parts.items():
         for number, item in enumerate(items):
             if isinstance(item, torch.nn.Module):
-                for name, parameter in item.named_parameters():
-                    yield (part, number, module_names.plain(name)), parameter
+                named = dict(item.named_parameters())
+                names = module_names.plain_names(named)
+                for name, parameter in named.items():
+                    yield (part, number, names[name]), parameter
 
 
 def _of_optimizers(parts: Mapping[str, list[Any]]) -> Iterator[tuple[Key, torch.Tensor]]:

@@ -40,6 +40,12 @@ def plain(name: str) -> str:
     return ".".join(part for part in name.split(".") if part != _WRAPPED) if _WRAPPED in name else name
 
 
+def plain_names(names: Iterable[str]) -> dict[str, str]:
+    """Each of a module's names, plain; as they are where two would then be one: the author has given one of them himself."""
+    plains = {name: plain(name) for name in names}
+    return plains if len(set(plains.values())) == len(plains) else {name: name for name in plains}
+
+
 def state_of(item: Any) -> Any:
     """What its `state_dict` gives, under plain names where it is a module."""
     state = item.state_dict()
@@ -67,15 +73,23 @@ def of_file(payload: Mapping[str, Any]) -> Mapping[str, Any]:
         return payload
     renamed = {**payload, "parts": parts}
     if "gradients" in payload:
-        renamed["gradients"] = {
-            (part, number, plain(name)): gradient
-            for (part, number, name), gradient in payload["gradients"].items()
-        }
+        renamed["gradients"] = _renamed_gradients(payload["gradients"])
     if payloads.SHARDS in payload:
         shards = payload[payloads.SHARDS]
         tensors = [{**entry, "at": _plain_place(entry["at"])} for entry in shards["tensors"]]
         renamed[payloads.SHARDS] = {**shards, "tensors": tensors}
     return renamed
+
+
+def _renamed_gradients(gradients: Mapping[tuple[str, int, str], Any]) -> dict[tuple[str, int, str], Any]:
+    of: dict[tuple[str, int], list[str]] = {}
+    for part, number, name in gradients:
+        of.setdefault((part, number), []).append(name)
+    names = {item: plain_names(its_own) for item, its_own in of.items()}
+    return {
+        (part, number, names[part, number][name]): gradient
+        for (part, number, name), gradient in gradients.items()
+    }
 
 
 def _plain_place(at: Iterable[Any]) -> tuple[Any, ...]:

@@ -269,9 +269,8 @@ class TrainState:
                 whole.add(name)
             for item in items:
                 if isinstance(item, torch.nn.Module):
-                    trained = {
-                        module_names.plain(key) for key, _ in item.named_parameters(remove_duplicate=False)
-                    }
+                    named = dict(item.named_parameters(remove_duplicate=False))
+                    trained = set(module_names.plain_names(named).values())
                     buffers.update((name, key) for key in module_names.state_of(item) if key not in trained)
         return lambda part, key: part in whole or (part, key) in buffers
 

@@ -104,15 +104,29 @@ def test_versions_of_inner_modules_stay_with_their_names() -> None:
     assert there["block.1"] == here["block._orig_mod.1"] == {"version": 2}
 
 
+class Odd(nn.Module):
+    """Has the wrapper's name itself: without it two of its parameters would have one name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._orig_mod, self.weight = nn.Linear(1, 1), nn.Parameter(torch.ones(1))
+
+
 def test_name_that_the_author_gave_himself_is_kept() -> None:
-    class Odd(nn.Module):
-        """Has the wrapper's name twice over."""
+    names = ["weight", "_orig_mod.weight", "_orig_mod.bias"]
+    assert list(module_names.state_of(Odd())) == names
+    assert list(TrainState(model=Odd()).live_parts().parameters) == [f"model[0].{name}" for name in names]
 
-        def __init__(self) -> None:
-            super().__init__()
-            self._orig_mod, self.weight = nn.Linear(1, 1), nn.Parameter(torch.ones(1))
 
-    assert list(module_names.state_of(Odd())) == ["weight", "_orig_mod.weight", "_orig_mod.bias"]
+def test_gradients_of_parameters_that_differ_by_that_name_alone_are_all_saved(tmp_path: Path) -> None:
+    trained, fresh = Odd(), Odd()
+    for value, parameter in enumerate(trained.parameters()):
+        parameter.grad = torch.full_like(parameter, value)
+    (tmp_path / "state").write_bytes(_written(TrainState(model=trained)))
+
+    TrainState(model=fresh).read(tmp_path / "state")
+
+    assert _bits(fresh) == _bits(trained)
 
 
 def test_live_rollback_unwraps_what_torch_has_compiled_and_no_module_of_the_authors() -> None:
