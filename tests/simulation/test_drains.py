@@ -21,7 +21,7 @@ SPARES = Spares(
     standbys=2, fresh_ids=True, hosts=2, late_looks=0.05, identities=True, exits_seen=0.5, drains=True
 )
 BY_HAND = msgspec.structs.replace(SPARES, fresh_ids=False, shared_files=False, standbys=3)
-FEW, MANY = range(6), range(80)
+FEW, MANY = range(6), range(90)
 """Seeds of the gate, and of `make test-all`."""
 CALM = 10
 """Seeds of each story in which nothing fails but what is asked for."""
