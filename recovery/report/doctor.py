@@ -218,10 +218,10 @@ def _file_system(path: Path, mounts: Path = _MOUNTS) -> str:
         lines = os.fsdecode(mounts.read_bytes()).split("\n")
     except OSError:
         return ""
-    best, kind = "", ""
+    whole, best, kind = path.resolve(), "", ""
     for _, named, its_kind, *_ in (line.split(" ") for line in lines if line):
         place = _ESCAPED.sub(lambda found: chr(int(found[1], 8)), named)
-        if path.resolve().is_relative_to(place) and len(place) >= len(best):
+        if whole.is_relative_to(place) and len(place) >= len(best):
             best, kind = place, its_kind
     return kind
 
