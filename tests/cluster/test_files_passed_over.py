@@ -25,12 +25,7 @@ def stopped_job(directory: Path) -> SmallCluster:
     with cluster:
         for name in (*cluster.names, "sched"):
             cluster.launch(name, JOB_HELD_STEP="22")
-        cluster.wait(
-            lambda: (
-                [stored.event.step for stored in cluster.events(EventKind.CHECKPOINT_COMMITTED)][-1:] == [20]
-            ),
-            "commit of step 20",
-        )
+        cluster.wait_commit(20)
         cluster.kill(*cluster.names, "sched")
     return cluster
 

@@ -45,7 +45,7 @@ def test_a_damaged_file_is_refused_and_the_next_older_common_one_is_taken(
 ) -> None:
     with MindSporeCluster(tmp_path, workers=2, environment=held(39)) as cluster:
         cluster.start()
-        cluster.wait(lambda: 30 in committed(cluster), "commit of step 30")
+        cluster.wait_commit(30)
         cluster.kill("worker_1")
         newest = max(committed(cluster))
         file = checker.saved(tmp_path / "ckpt" / "1")[newest]
