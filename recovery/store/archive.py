@@ -11,6 +11,7 @@ from recovery.core.records import JobRecord
 from recovery.errors import RecoveryPathError, StoreError
 from recovery.store.lock import OwnerLock
 from recovery.store.paths import (
+    RESET,
     absent,
     companion,
     fsync_directory,
@@ -21,8 +22,6 @@ from recovery.store.paths import (
 )
 from recovery.store.reader import read_scheduler, read_worker, stored_workers
 
-RESET = "reset-"
-"""How the name begins of a directory in which a person has archived a job."""
 _PARTS = ("", "-wal", "-shm", ".commits")
 """All that holds rows or counts them. The locks stay: moving one would let two owners in."""
 

@@ -14,6 +14,9 @@ from recovery.errors import RecoveryPathError, StoreError
 APPLICATION_ID = 0x4D535243
 """Stands in the header of every file of ours ("MSRC"), so that another program's database is never written to."""
 
+RESET = "reset-"
+"""How the name begins of a directory in which a person has archived a job."""
+
 _MAGIC = b"SQLite format 3\0"
 _HEADER_BYTES = 100
 _APPLICATION_ID_AT = 68
@@ -90,12 +93,16 @@ def refused(path: Path, error: OSError) -> RecoveryPathError:
 
 
 def absent(path: Path) -> RecoveryPathError:
-    """Word that no store lies at its name."""
-    return RecoveryPathError(
-        path=str(path.parent),
-        reason=f"holds no {path.name}",
-        next_step="Name the directory that the job was started with.",
-    )
+    """Word that no store lies at its name, and what a person has archived beside it."""
+    reason, step = f"holds no {path.name}", "Name the directory that the job was started with."
+    newest = max(path.parent.glob(f"{RESET}*"), default=None)
+    if newest is not None and os.path.lexists(scheduler_path(newest)):
+        reason += f": its job was archived as {newest.name}"
+        step = f"Start the next job, or look at the archived one: `recovery status {newest}`."
+    elif newest is not None:
+        reason += f": the stores of its job's workers on this host were archived as {newest.name}, and the scheduler's was not there"
+        step = f"Look on the host of the scheduler; where it is says `recovery status {newest}`."
+    return RecoveryPathError(path=str(path.parent), reason=reason, next_step=step)
 
 
 def companion(path: Path, suffix: str) -> Path:

@@ -180,6 +180,7 @@ def test_forgetting_and_resetting_make_nothing_where_nothing_is(tmp_path: Path) 
     for place in (tmp_path, tmp_path / "none"):
         is_one_clear_line(run("forget", str(place), "worker_0", "--yes"), "RECOVERY_PATH")
         is_one_clear_line(run("reset", str(place), "--yes"), "RECOVERY_PATH")
+    is_one_clear_line(run("reset", str(tmp_path / ("x" * 300)), "--yes"), "RECOVERY_PATH")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -138,3 +138,22 @@ def test_doctor_does_not_advise_to_rebuild_what_is_elsewhere(tmp_path: Path) -> 
     # A scheduler that is to start here would be refused.
     [check] = [check for check in examine(_environment(path)) if check.name == "store"]
     assert not check.ok
+
+
+def test_a_reset_says_that_the_job_stays_on_its_schedulers_host(tmp_path: Path) -> None:
+    path = made(tmp_path, ELSEWHERE, None)
+    asked = ran(path, "reset")
+    assert "Archive the stores of worker_0, worker_1 in" in asked.stderr
+    assert "step 0" not in asked.stderr
+    done = ran(path, "reset", "--yes")
+    assert (done.returncode, "step 0" in done.stdout) == (0, False)
+    assert "at 192.0.2.7:8118. Run `recovery reset` there, too" in done.stdout
+
+    [archived] = path.glob("reset-*")
+    for command in ("status", "reset"):
+        options = ["--yes"] if command == "reset" else []
+        after = ran(path, command, *options)
+        assert after.returncode == ROWS["RECOVERY_PATH"].exit_code
+        assert f"were archived as {archived.name}" in after.stderr
+        assert f"`recovery status {archived}`" in after.stderr
+    assert "recovery status --connect 192.0.2.7:8118" in ran(archived, "status").stderr

@@ -11,7 +11,8 @@ import pytest
 from recovery.core.records import CheckpointState, JobState
 from recovery.errors import CheckpointError, RecoveryPathError, UsageError
 from recovery.scheduler import manifest_rebuild, store_rebuild
-from recovery.store.archive import RESET, archive_stores
+from recovery.store.archive import archive_stores
+from recovery.store.paths import RESET
 from recovery.store.reader import read_scheduler, read_worker, stored_workers
 from recovery.store.repository import SchedulerStore
 from recovery.training import earlier_jobs

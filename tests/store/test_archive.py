@@ -99,6 +99,15 @@ def test_where_nothing_is_nothing_is_made(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_who_looks_for_an_archived_job_is_told_where_it_is(path: Path) -> None:
+    archive_stores(path, "reset-1")
+    with pytest.raises(RecoveryPathError, match=r"archived as reset-1.*recovery status .*/reset-1`"):
+        read_scheduler(path)
+    (path / "reset-2/workers").mkdir(parents=True)
+    with pytest.raises(RecoveryPathError, match=r"workers on this host were archived as reset-2"):
+        read_scheduler(path)
+
+
 def test_an_earlier_one_is_never_written_over(path: Path) -> None:
     archive_stores(path, "before")
     SchedulerStore.open(path).close()
