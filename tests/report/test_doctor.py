@@ -10,7 +10,8 @@ import pytest
 
 from recovery.config.settings import memory_base
 from recovery.report import doctor
-from recovery.report.doctor import Check, examine
+from recovery.report.doctor import examine
+from recovery.report.doctor_check import Check
 from recovery.store import job_token_file
 from recovery.tls.side import Side
 from tests.needs import needs_package
@@ -204,3 +205,55 @@ def test_the_checkpoint_store_must_create_an_object_only_once(tmp_path: Path) ->
     # Nothing trains here, and no disk is full.
     assert check.found.startswith("CHECKPOINT_WRITE: nonsense://bucket was not saved (")
     assert check.found.endswith(").")
+
+
+def test_a_directory_in_which_no_file_can_be_made_fails_its_own_check_alone(tmp_path: Path) -> None:
+    found = checks(tmp_path, MS_RECOVERY_PATH="/proc/recovery")
+    # To root the directory looks as if it could be written.
+    failed = found.get("clock", found["recovery path"])
+    assert not failed.ok
+    assert failed.next_step
+    assert {"port", "file system", "disk", "frameworks"} <= set(found)
+
+
+def test_a_path_that_cannot_be_asked_for_is_said_and_the_nearest_one_is_looked_at(tmp_path: Path) -> None:
+    found = checks(tmp_path, MS_RECOVERY_PATH=str(tmp_path / ("x" * 300) / "rec"))
+    assert not found["recovery path"].ok
+    assert "File name too long" in found["recovery path"].found
+    assert found["disk"].ok
+    assert found["file system"].found.endswith(f" at {tmp_path}")
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("#!/bin/sh\nprintf 'Fault \\377'\n", "Fault \N{REPLACEMENT CHARACTER}"),
+        ("#!/bin/sh\nexit 3\n", "exit code 3"),
+        ("#!/none/interpreter\n", "No such file or directory"),
+    ],
+)
+def test_a_tool_that_says_no_text_or_does_not_start_is_a_finding(
+    tmp_path: Path, script: str, said: str
+) -> None:
+    tool = tmp_path / "hccn_tool"
+    tool.write_text(script)
+    tool.chmod(0o755)
+    found = checks(tmp_path, PATH=str(tmp_path))
+    for name in ("device 0 net health", "device 0 netdetect"):
+        assert not found[name].ok
+        assert said in found[name].found
+
+
+def test_a_driver_that_raises_fails_its_own_check_alone(tmp_path: Path) -> None:
+    needs_package("fsspec")
+    import fsspec
+
+    class Broken(fsspec.AbstractFileSystem):  # type: ignore[misc]
+        def __init__(self, *arguments: object, **options: object) -> None:
+            raise KeyError("region")
+
+    fsspec.register_implementation("broken", Broken, clobber=True)
+    found = checks(tmp_path, MS_CHECKPOINT_STORE="broken://bucket")
+    assert not found["checkpoint store"].ok
+    assert "region" in found["checkpoint store"].found
+    assert found["frameworks"].ok
