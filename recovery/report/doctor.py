@@ -64,6 +64,7 @@ def examine(environ: Mapping[str, str]) -> Iterator[Check]:
     """Look at everything that a process with this environment would need."""
     yield from standing("variables", _variables, environ)
     yield from standing("frameworks", doctor_devices.frameworks)
+    yield from standing("GPUs", doctor_devices.gpus, environ)
     yield from standing("devices", doctor_devices.ascend, environ)
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
+import importlib.util
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -16,6 +20,10 @@ _TOOL_S = 20.0
 _NO_ADDRESS = "0.0.0.0"  # noqa: S104 - what the tool says while no address is set
 _HCCN_TOOL = "hccn_tool"
 _HCCN_PLACES = ("/usr/local/Ascend/driver/tools/hccn_tool",)
+_OF_TORCH = ("cuda", "xpu")
+"""Its modules that count GPUs; those of AMD are counted by the first."""
+_NO_DEVICES = "No devices were found"
+"""What nvidia-smi says where it is installed and there is no GPU, with an exit code of its own."""
 
 
 def frameworks() -> Check:
@@ -29,6 +37,51 @@ def frameworks() -> Check:
         return check("frameworks", ", ".join(found))
     ways = ", or ".join(f"recovery-engine[{name}]" for name in names)
     return check("frameworks", f"none of {', '.join(names)}", f"Install one: pip install {ways}.")
+
+
+def gpus(environ: Mapping[str, str]) -> Check:
+    """Those that torch sees in this process; where it is absent or sees none, those that nvidia-smi names.
+
+    Args:
+        environ: where the tool is looked for.
+    """
+    has_torch = importlib.util.find_spec("torch") is not None
+    if has_torch:
+        names, warned = _seen_by_torch()
+        if names:
+            return check("GPUs", _counted(names))
+        if warned:
+            step = "Install a driver that suits this torch, or a torch that suits the driver."
+            return check("GPUs", f"none that torch can use: {warned}", step)
+    tool = shutil.which("nvidia-smi", path=environ.get("PATH"))
+    if tool is None:
+        return check("GPUs", "none")
+    said, code = _said([tool, "--query-gpu=name", "--format=csv,noheader"])
+    names = [line.strip() for line in said.splitlines() if line.strip()]
+    if _NO_DEVICES in said or (not names and code == 0):
+        return check("GPUs", "none")
+    if code != 0:
+        step = "Correct the driver: run nvidia-smi, which must name the GPUs."
+        return check("GPUs", f"nvidia-smi names none: {_first_line(said, code)}", step)
+    return check("GPUs", f"{_counted(names)}, by nvidia-smi{'; torch sees none' if has_torch else ''}")
+
+
+def _seen_by_torch() -> tuple[list[str], str]:
+    """Names of GPUs, and what was warned of where there are none: a driver that is too old is no error of torch's."""
+    torch = importlib.import_module("torch")
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        found = [
+            str(of.get_device_name(number))
+            for of in (getattr(torch, name, None) for name in _OF_TORCH)
+            if of is not None and of.is_available()
+            for number in range(of.device_count())
+        ]
+    return found, " ".join(str(warned[0].message).split()) if warned else ""
+
+
+def _counted(names: Iterable[str]) -> str:
+    return ", ".join(f"{count} x {name}" for name, count in Counter(names).items())
 
 
 def ascend(environ: Mapping[str, str]) -> Iterator[Check]:
