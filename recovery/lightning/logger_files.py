@@ -9,18 +9,21 @@ Other programs, and other runs, may write in the same directories: event files a
 from __future__ import annotations
 
 import csv
+import itertools
 import logging
 import os
 import warnings
 from pathlib import Path
 from typing import Any
 
+from lightning.fabric.utilities import rank_zero
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
 from recovery.training.session import Session
 
 _logger = logging.getLogger("recovery.lightning")
 _EVENTS = "events.out.tfevents.*"
+_NOT_OF_A_SAVE = "no save of this run says that its rows are of this run"
 
 
 def owner_of(session: Session) -> str:
@@ -53,6 +56,8 @@ def put_back(loggers: list[Any], saved: list[dict[str, Any]], owner: str) -> Non
             suffix = str(logger._kwargs.get("filename_suffix", ""))  # noqa: SLF001 - there is no public way
             logger._kwargs["filename_suffix"] = f"{suffix.removesuffix(owner)}{owner}"  # noqa: SLF001 - as above
         if not was:
+            if not is_used:
+                _keep_rows(logger, _NOT_OF_A_SAVE)
             continue
         before = logger._version  # noqa: SLF001 - as above
         reason = "the script has used it before fit" if is_used else _go_there(logger, was, owner)
@@ -63,6 +68,8 @@ def put_back(loggers: list[Any], saved: list[dict[str, Any]], owner: str) -> Non
                 logger.log_dir,
                 reason,
             )
+            if not is_used:
+                _keep_rows(logger, reason)
         elif "files" in was:
             _cut_events(Path(logger.log_dir), was["files"], owner)
         else:
@@ -123,6 +130,30 @@ def _csv_of(logger: CSVLogger) -> Path:
     return Path(logger.log_dir) / "metrics.csv"
 
 
+def _keep_rows(logger: Any, reason: str) -> None:
+    """Put away the rows that lie where a logger begins: CSVLogger would remove them."""
+    if not isinstance(logger, CSVLogger) or rank_zero.rank_zero_only.rank or "://" in str(logger.log_dir):
+        return
+    path = _csv_of(logger)
+    if not path.is_file():
+        return
+    kept = next(
+        place
+        for number in itertools.count(1)
+        if not os.path.lexists(place := path.with_name(f"metrics.kept-{number}.csv"))
+    )
+    path.rename(kept)
+    _logger.warning("event=logger_rows_kept path=%s reason='%s'", kept, reason)
+    _opened(logger)
+
+
+def _opened(logger: CSVLogger) -> Any:
+    """Its writer, which would warn that it deletes what lies there: that was put away."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Experiment logs directory .* exists and is not empty")
+        return logger.experiment
+
+
 def _rows(path: Path) -> list[list[str]]:
     """The first one names the columns."""
     try:
@@ -142,6 +173,9 @@ def _last(rows: list[list[str]], count: int) -> dict[str, str]:
 def _cut_rows(logger: CSVLogger, count: int) -> None:
     """CSVLogger removes the file that it finds: meanwhile it lies beside it, also for whoever comes if this process ends there."""
     path = _csv_of(logger)
+    if not count:
+        # Nor is there a last row by which they would be known.
+        _keep_rows(logger, _NOT_OF_A_SAVE)
     aside = path.with_name(".metrics.csv.kept")
     rows = (_rows(path) or _rows(aside))[: count + 1]
     staged = path.with_name(".metrics.csv.new")
@@ -149,9 +183,7 @@ def _cut_rows(logger: CSVLogger, count: int) -> None:
         csv.writer(file).writerows(rows)
     staged.replace(aside)
     path.unlink(missing_ok=True)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Experiment logs directory .* exists and is not empty")
-        experiment = logger.experiment
+    experiment = _opened(logger)
     if rows:
         aside.replace(path)
         experiment.metrics_keys = rows[0]

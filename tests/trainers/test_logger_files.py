@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,58 @@ def test_a_logger_that_the_script_has_used_before_fit_stays_and_says_so(
         logger_files.put_back([again], taken, OWNER)
     assert again.version == 1
     assert "event=logger_begins_again" in caplog.text
+
+
+def rows_of_another_program(directory: Path) -> str:
+    """Of a logger whose script names its version."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        log(csv_logger(directory, version=7), 5, 6, 7)
+    return (directory / "lightning_logs/version_7/metrics.csv").read_text()
+
+
+def kept(directory: Path) -> dict[str, str]:
+    return {
+        path.name: path.read_text() for path in (directory / "lightning_logs/version_7").glob("*kept-*.csv")
+    }
+
+
+@pytest.mark.parametrize("saved", ["nothing", "of another run", "before its first row"])
+def test_rows_of_another_program_where_a_logger_begins_are_kept_beside_it(
+    tmp_path: Path, saved: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    from recovery.lightning import logger_files
+
+    logger = csv_logger(tmp_path, version=7)
+    assert logger.experiment
+    was = logger_files.take([logger], ".another-1" if saved == "of another run" else OWNER)
+    found = {}
+    for number in (1, 2):
+        found[f"metrics.kept-{number}.csv"] = rows_of_another_program(tmp_path)
+        again = csv_logger(tmp_path, version=7)
+        with caplog.at_level(logging.WARNING):
+            logger_files.put_back([again], [] if saved == "nothing" else was, OWNER)
+        assert (
+            f"event=logger_rows_kept path={tmp_path}/lightning_logs/version_7/metrics.kept-{number}.csv"
+            in caplog.text
+        )
+        log(again, 1)
+        assert text(tmp_path).splitlines() == ["loss,step", "0.5,1"]
+        (tmp_path / "lightning_logs/version_7/metrics.csv").unlink()
+        assert kept(tmp_path) == found
+
+
+def test_another_rank_than_the_one_that_logs_puts_nothing_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lightning.fabric.utilities import rank_zero
+
+    from recovery.lightning import logger_files
+
+    rows = rows_of_another_program(tmp_path)
+    monkeypatch.setattr(rank_zero.rank_zero_only, "rank", 1)
+    logger_files.put_back([csv_logger(tmp_path, version=7)], [], OWNER)
+    assert (text(tmp_path), kept(tmp_path)) == (rows, {})
 
 
 def tensorboard_logger(directory: Path, *saved: dict[str, Any], owner: str = OWNER, **options: Any) -> Any:
