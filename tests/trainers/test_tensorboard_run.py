@@ -17,9 +17,18 @@ class Entry(FakeSession):
     job, run = "a job", 1
 
 
-@pytest.mark.parametrize(("generation", "shown"), [(1, [1, 2, 3, 4, 5]), (2, [1, 2])])
+@pytest.mark.parametrize(
+    ("generation", "owner", "shown"),
+    [
+        (1, "", [1, 2, 3, 4, 5]),
+        # The one before has ended before it logged anything.
+        (2, "", [1, 2, 3, 4, 5]),
+        (2, ".another job-1", [1, 2, 3, 4, 5]),
+        (2, ".a job-1", [1, 2]),
+    ],
+)
 def test_only_what_a_generation_before_has_logged_counts_no_more(
-    tmp_path: Path, generation: int, shown: list[int]
+    tmp_path: Path, generation: int, owner: str, shown: list[int]
 ) -> None:
     needs_package("tensorboard")
     from torch.utils.tensorboard import SummaryWriter
@@ -30,7 +39,7 @@ def test_only_what_a_generation_before_has_logged_counts_no_more(
 
     run = tmp_path / "run"
     # TensorBoard reads the files of a directory in the order of their names, which begin with the second.
-    earlier = SummaryWriter(run)
+    earlier = SummaryWriter(run, filename_suffix=owner)
     for step in range(1, 6):
         earlier.add_scalar("loss", step, step)
     earlier.close()
@@ -42,3 +51,26 @@ def test_only_what_a_generation_before_has_logged_counts_no_more(
     tensorboard_run.go_on([callback], session, "", 3)
     callback._SummaryWriter(log_dir=str(run)).close()
     assert [step for step, _ in tensorboard_of(tmp_path)["loss"]] == shown
+
+
+def test_in_a_folder_of_its_own_a_run_purges_what_an_earlier_release_has_written(tmp_path: Path) -> None:
+    needs_package("tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
+    from transformers.integrations import TensorBoardCallback
+
+    from recovery.transformers import tensorboard_run
+    from tests.trainers.test_trackers import tensorboard_of
+
+    run = tmp_path / "runs/a job-1"
+    earlier = SummaryWriter(run)
+    for step in range(1, 6):
+        earlier.add_scalar("loss", step, step)
+    earlier.close()
+    [file] = run.iterdir()
+    file.rename(file.with_name(file.name.replace(file.name.split(".")[3], "0000000001")))
+    callback = TensorBoardCallback()
+    callback.logging_dir = None
+    session: Any = Entry(generation=2)
+    tensorboard_run.go_on([callback], session, str(tmp_path), 3)
+    callback._SummaryWriter(log_dir=callback.logging_dir).close()
+    assert [step for step, _ in tensorboard_of(tmp_path / "runs")["loss"]] == [1, 2]
