@@ -74,3 +74,25 @@ def test_in_a_folder_of_its_own_a_run_purges_what_an_earlier_release_has_written
     tensorboard_run.go_on([callback], session, str(tmp_path), 3)
     callback._SummaryWriter(log_dir=callback.logging_dir).close()
     assert [step for step, _ in tensorboard_of(tmp_path / "runs")["loss"]] == [1, 2]
+
+
+def test_a_tracker_hides_nothing_of_another_program_in_its_directory(tmp_path: Path) -> None:
+    needs_package("tensorboard")
+    from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer
+    from torch.utils.tensorboard import SummaryWriter
+
+    from recovery.training import tracker_tensorboard
+    from recovery.training.tracker import Row, TrackedRun
+
+    for theirs in (tmp_path, tmp_path / "theirs"):
+        with SummaryWriter(theirs) as writer:
+            for step in range(1, 6):
+                writer.add_scalar("loss", step, step)
+    for generation, behind in ((1, 0), (2, 1)):
+        run = TrackedRun("job-1", "job", 1, generation, behind)
+        ours = tracker_tensorboard.begin(run, directory=tmp_path)
+        ours.log([Row(step, {"loss": 1.0}, 0) for step in range(behind + 1, 4)])
+        ours.close(finished=False)
+    shown = EventMultiplexer().AddRunsFromDirectory(str(tmp_path)).Reload()
+    steps = {name: [one.step for one in shown.Scalars(name, "loss")] for name in shown.Runs()}
+    assert steps == {".": [1, 2, 3, 4, 5], "theirs": [1, 2, 3, 4, 5], "job-1": [1, 2, 3]}
