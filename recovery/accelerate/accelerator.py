@@ -85,6 +85,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # not installe
         if progress is None:
             yield from range(count)
             return
+        progress.epochs = count
         folder = progress.session.resume_from
         if folder is not None:
             self.load_state(str(folder))

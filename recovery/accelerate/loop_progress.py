@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,12 @@ class LoopProgress:
         session: of this entry.
         epoch: that trains, 0-based.
         step: applied, over all epochs.
+        epochs: of the whole training.
     """
 
     def __init__(self, session: Session) -> None:
         """Stand before the first step."""
-        self.session, self.epoch = session, 0
+        self.session, self.epoch, self.epochs = session, 0, 0
         self._batches, self.step = 0, 0
         """Of this epoch, of all."""
         self._generators = Generators(None)
@@ -65,6 +67,7 @@ class LoopProgress:
                 next_step="Call it once in each epoch, for the loader that training counts its steps by.",
             )
         self._may_begin = False
+        self._tell_end(loader)
         self._generators = generators = Generators(loader)
         if self._resumed is not None and self._batches:
             generators.restore(self._resumed["begun"])
@@ -74,6 +77,13 @@ class LoopProgress:
         self._begun = generators.state()
         self._in_steps, self._is_first, self._is_counted = True, True, True
         return self._batches
+
+    def _tell_end(self, loader: Any) -> None:
+        """With which step training ends, for people, where the epochs that are left are as long as this one."""
+        # A stream has no length.
+        with contextlib.suppress(TypeError):
+            left = (self.epochs - self.epoch) * len(loader)
+            self.session.total_steps = self.step - self._batches + left
 
     def before_fetch(self) -> None:
         """A batch is about to be fetched."""

@@ -52,6 +52,7 @@ class Model(PlainModel):  # type: ignore[misc]  # MindSpore ships no types
         savers = [callback for callback in callbacks if isinstance(callback, ModelCheckpoint)]
         published = Published(session, savers, start.batches_per_epoch)
         at = start.restore(self._train_network, savers)
+        session.total_steps = (epoch - start.first_epoch) * start.batches_per_epoch
         if at.is_over(epoch - start.first_epoch):
             return
         for callback in callbacks:

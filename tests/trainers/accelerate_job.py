@@ -42,6 +42,8 @@ def main() -> None:
     for epoch in accelerator.epochs(EPOCHS):
         model.train()
         for step, batch in accelerator.steps(train):
+            total = 0 if STREAM else EPOCHS * len(train)
+            assert session is None or session.total_steps == total, "the launcher's line tells when it ends"
             hold(session, "step", step)
             with accelerator.accumulate(model):
                 loss = model(**batch)["loss"]
