@@ -63,6 +63,7 @@ class Uploads:
         """Committed steps that have had no turn yet, oldest first; at most twice as many as `_known`."""
         self._thread: threading.Thread | None = None
         self._turns: tuple[tuple[str, int, int], UploadOrder] | None = None
+        self._stopped = False
         self._failures = 0
         """Attempts that the storage did not let through."""
         self._trouble = ""
@@ -117,6 +118,12 @@ class Uploads:
             self._changed.wait_for(lambda: self._newest is None or self._failures >= given_up, within_s)
             return self._newest is None
 
+    def stop(self) -> None:
+        """Give up what is not sent: the thread ends with the attempt that is under way."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
     # --- its thread ----------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -124,8 +131,10 @@ class Uploads:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._newest is not None)
+                self._changed.wait_for(lambda: self._newest is not None or self._stopped)
                 newest = self._newest
+            if self._stopped:
+                return
             assert newest is not None, "it was waited for"
             done = self._try(newest)
             with self._changed:
@@ -136,7 +145,7 @@ class Uploads:
                     self._changed.wait_for(partial(self._is_overtaken, newest), self._again_s)
 
     def _is_overtaken(self, newest: Path) -> bool:
-        return self._newest != newest
+        return self._newest != newest or self._stopped
 
     def _try(self, newest: Path) -> bool:
         """Do what can be done now; whether nothing is left to do for this checkpoint."""

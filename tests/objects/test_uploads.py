@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +27,24 @@ from tests.objects.conftest import client_of, opened_for_tests, sent
 def here(tmp_path: Path) -> ObjectStore:
     needs_package("fsspec")
     return ObjectStore(f"file://{tmp_path}/objects")
+
+
+@pytest.fixture
+def uploads_of() -> Iterator[Callable[..., Uploads]]:
+    """Makes them, and ends their threads behind the test: one that tries for ever would open files under the tests that follow."""
+    made: list[Uploads] = []
+
+    def make(*args: Any, **options: Any) -> Uploads:
+        made.append(Uploads(*args, **options))
+        return made[-1]
+
+    yield make
+    for uploads in made:
+        uploads.stop()
+    for thread in threading.enumerate():
+        if thread.name == "recovery-uploads":
+            thread.join(60)
+            assert not thread.is_alive(), "it still tries to send"
 
 
 def saved(tmp_path: Path, rank: int, step: int, generation: int = 1) -> Path:
@@ -51,8 +71,10 @@ def test_the_next_turn_begins_when_one_has_passed(here: ObjectStore) -> None:
     assert first.current(5) == At(1, 10)
 
 
-def test_a_slow_rank_and_a_fast_one_commit_what_both_hold(here: ObjectStore, tmp_path: Path) -> None:
-    fast, slow = Uploads(lambda: here, again_s=0.05), Uploads(lambda: here, again_s=0.05)
+def test_a_slow_rank_and_a_fast_one_commit_what_both_hold(
+    uploads_of: Callable[..., Uploads], here: ObjectStore, tmp_path: Path
+) -> None:
+    fast, slow = uploads_of(lambda: here, again_s=0.05), uploads_of(lambda: here, again_s=0.05)
     for step in (5, 10, 15):
         fast.know(step, saved(tmp_path, 0, step))
         slow.know(step, saved(tmp_path, 1, step))
@@ -63,9 +85,11 @@ def test_a_slow_rank_and_a_fast_one_commit_what_both_hold(here: ObjectStore, tmp
     assert commits.steps(here, "job-a", 1)[0] == At(1, 15)
 
 
-def test_what_the_storage_has_or_gets_stays_on_the_disk(here: ObjectStore, tmp_path: Path) -> None:
+def test_what_the_storage_has_or_gets_stays_on_the_disk(
+    uploads_of: Callable[..., Uploads], here: ObjectStore, tmp_path: Path
+) -> None:
     pinned: list[list[tuple[int, ...]]] = [[], []]
-    ranks = [Uploads(lambda: here, pin=said.append, again_s=0.05) for said in pinned]
+    ranks = [uploads_of(lambda: here, pin=said.append, again_s=0.05) for said in pinned]
     for rank, uploads in enumerate(ranks):
         for step in (5, 10):
             uploads.know(step, saved(tmp_path, rank, step))
@@ -79,9 +103,11 @@ def test_what_the_storage_has_or_gets_stays_on_the_disk(here: ObjectStore, tmp_p
         assert said[-1] == (10,)
 
 
-def test_a_step_that_a_rank_has_lost_is_passed_on(here: ObjectStore, tmp_path: Path) -> None:
+def test_a_step_that_a_rank_has_lost_is_passed_on(
+    uploads_of: Callable[..., Uploads], here: ObjectStore, tmp_path: Path
+) -> None:
     assert UploadOrder(here, "job-a", 1, 1).current(5) == At(1, 5)
-    ranks = [Uploads(lambda: here, again_s=0.05), Uploads(lambda: here, again_s=0.05)]
+    ranks = [uploads_of(lambda: here, again_s=0.05), uploads_of(lambda: here, again_s=0.05)]
     for rank, uploads in enumerate(ranks):
         uploads.know(10, saved(tmp_path, rank, 10))
         uploads.committed(10)
@@ -90,7 +116,7 @@ def test_a_step_that_a_rank_has_lost_is_passed_on(here: ObjectStore, tmp_path: P
 
 
 def test_storage_that_fails_is_tried_again(
-    here: ObjectStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    uploads_of: Callable[..., Uploads], here: ObjectStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     failed = threading.Event()
 
@@ -103,7 +129,7 @@ def test_storage_that_fails_is_tried_again(
     sent(here, saved(tmp_path, 0, 5))
     assert UploadOrder(here, "job-a", 1, 1).current(5) == At(1, 5)
     told: list[tuple[int, str]] = []
-    uploads = Uploads(opened, failed=lambda step, reason: told.append((step, reason)), again_s=0.05)
+    uploads = uploads_of(opened, failed=lambda step, reason: told.append((step, reason)), again_s=0.05)
     uploads.know(5, saved(tmp_path, 1, 5))
     with caplog.at_level(logging.INFO):
         uploads.committed(5)
@@ -117,7 +143,7 @@ def test_storage_that_fails_is_tried_again(
 
 
 def test_what_is_skipped_is_said_with_the_reason(
-    here: ObjectStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    uploads_of: Callable[..., Uploads], here: ObjectStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     works = threading.Event()
 
@@ -126,7 +152,7 @@ def test_what_is_skipped_is_said_with_the_reason(
             raise CheckpointWriteError(path=here.url, reason="no route to it")
         return here
 
-    ranks = [Uploads(opened, again_s=0.05), Uploads(opened, again_s=0.05)]
+    ranks = [uploads_of(opened, again_s=0.05), uploads_of(opened, again_s=0.05)]
     with caplog.at_level(logging.INFO):
         for step in (5, 10, 15):
             for rank, uploads in enumerate(ranks):
@@ -143,7 +169,7 @@ def test_what_is_skipped_is_said_with_the_reason(
 
 
 def test_what_waited_for_so_long_that_it_is_forgotten_is_said_too(
-    here: ObjectStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    uploads_of: Callable[..., Uploads], here: ObjectStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     failed = threading.Event()
 
@@ -151,7 +177,7 @@ def test_what_waited_for_so_long_that_it_is_forgotten_is_said_too(
         failed.set()
         raise CheckpointWriteError(path=here.url, reason="no route to it")
 
-    uploads, path = Uploads(opened, again_s=3_600), saved(tmp_path, 0, 1)
+    uploads, path = uploads_of(opened, again_s=3_600), saved(tmp_path, 0, 1)
     for step in range(1, 130):
         uploads.know(step, path)
         uploads.committed(step)
@@ -161,7 +187,7 @@ def test_what_waited_for_so_long_that_it_is_forgotten_is_said_too(
 
 
 def test_an_upload_that_fails_is_told_once_a_step_however_often_it_is_tried(
-    here: ObjectStore, tmp_path: Path
+    uploads_of: Callable[..., Uploads], here: ObjectStore, tmp_path: Path
 ) -> None:
     tried, told = threading.Semaphore(0), list[int]()
 
@@ -169,7 +195,7 @@ def test_an_upload_that_fails_is_told_once_a_step_however_often_it_is_tried(
         tried.release()
         raise CheckpointWriteError(path=here.url, reason="no route to it")
 
-    uploads = Uploads(opened, failed=lambda step, reason: told.append(step), again_s=0.01)
+    uploads = uploads_of(opened, failed=lambda step, reason: told.append(step), again_s=0.01)
     for step in (5, 10):
         uploads.know(step, saved(tmp_path, 0, step))
         uploads.committed(step)
@@ -181,12 +207,12 @@ def test_an_upload_that_fails_is_told_once_a_step_however_often_it_is_tried(
 
 
 def test_a_damaged_file_is_never_sent(
-    here: ObjectStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    uploads_of: Callable[..., Uploads], here: ObjectStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = saved(tmp_path, 0, 5)
     path.write_bytes(b"stale")
     told: list[int] = []
-    uploads = Uploads(lambda: here, failed=lambda step, reason: told.append(step), again_s=0.05)
+    uploads = uploads_of(lambda: here, failed=lambda step, reason: told.append(step), again_s=0.05)
     uploads.know(5, path)
     uploads.committed(5)
     assert uploads.finish(60)
@@ -215,11 +241,13 @@ def test_what_was_rolled_back_is_older_than_what_came_after(here: ObjectStore, t
     assert commits.steps(here, "job-a", 1)[0] == At(2, 30)
 
 
-def test_the_end_of_the_process_does_not_wait_for_storage_that_fails(tmp_path: Path) -> None:
+def test_the_end_of_the_process_does_not_wait_for_storage_that_fails(
+    uploads_of: Callable[..., Uploads], tmp_path: Path
+) -> None:
     def opened() -> ObjectStore:
         raise CheckpointWriteError(path="s3://bucket", reason="no route to it")
 
-    uploads = Uploads(opened, again_s=0.05)
+    uploads = uploads_of(opened, again_s=0.05)
     uploads.know(5, saved(tmp_path, 0, 5))
     uploads.committed(5)
     ended: list[bool] = []
@@ -231,7 +259,7 @@ def test_the_end_of_the_process_does_not_wait_for_storage_that_fails(tmp_path: P
 
 
 def test_a_storage_that_does_not_keep_what_was_created_first_gets_no_checkpoint(
-    tmp_path: Path, s3_address: str, caplog: pytest.LogCaptureFixture
+    uploads_of: Callable[..., Uploads], tmp_path: Path, s3_address: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Some servers (`rclone serve s3` for one) ignore the condition of a write: two ranks could commit a step each."""
     direct = opened_for_tests(s3_address, tmp_path)
@@ -239,14 +267,14 @@ def test_a_storage_that_does_not_keep_what_was_created_first_gets_no_checkpoint(
         proxy.set(Fault.UNCONDITIONAL, lambda asked: asked.method == "PUT")
         through = client_of(proxy.address, tmp_path)
         assert not through.creates_once()
-        uploads = Uploads(lambda: through, again_s=0.05)
+        uploads = uploads_of(lambda: through, again_s=0.05)
         uploads.know(5, saved(tmp_path, 0, 5))
         uploads.committed(5)
         assert not uploads.finish(60)
         assert "lets an object be written over" in caplog.text
         assert commits.steps(direct, "job-a", 1) == ()
         proxy.clear()
-        other = Uploads(lambda: direct, again_s=0.05)
+        other = uploads_of(lambda: direct, again_s=0.05)
         other.know(5, saved(tmp_path, 1, 5))
         other.committed(5)
         assert other.finish(60)

@@ -135,6 +135,7 @@ def test_an_upload_whose_thread_cannot_be_started_begins_with_the_next_commit(
     # It is gone, so nothing is left to be sent: the thread has looked.
     assert uploads.finish(WAIT_S)
     assert "event=upload_left_out" in caplog.text
+    uploads.stop()
 
 
 def test_a_watch_whose_events_need_a_thread_that_cannot_be_started_looks_all_the_same(
