@@ -24,7 +24,9 @@ _SHOWN_CHARACTERS = 80
 _DIGITS_MAX = 12
 """More digits than any bound has. Python refuses to convert beyond 4,300, and nobody means them."""
 _HOST_CHARACTERS_MAX = 253
-_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^\s@?#]+")
+_PLACE = r"[^\s@?#/][^\s@?#]*"
+_URL = re.compile(rf"(?!file:|local:)[a-z][a-z0-9+.-]*://{_PLACE}|(?:file|local|hdfs):///+{_PLACE}")
+"""Without a place behind it a scheme would be read as the name of a directory. A path alone is one on the disk, and on the HDFS that the host is set up for."""
 _SECRET = re.compile(r"[!-~]{16,256}", re.ASCII)
 _WHOLE = re.compile(r"-?[0-9]+", re.ASCII)
 _DECIMAL = re.compile(r"(-?)([0-9]+)(?:\.([0-9]{1,3}))?", re.ASCII)

@@ -55,7 +55,7 @@ RECOVERY = (
            meaning="How many processes more than MS_WORKER_NUM may wait as standbys, of the whole job; each takes a rank when one is lost. Read by the scheduler."),
     _whole("MS_CHECKPOINT_COPIES", 0, 8, example="1",
            meaning="On how many other hosts each rank's newest checkpoints are held as well, so that a host that loses its disk gets them back. Read by the scheduler; in a worker 0 opens no port for it. Unset: 1 where the workers are on more than one host, else 0."),
-    Setting(name="MS_CHECKPOINT_STORE", kind=SettingKind.ANY, rule="must be a URL of a scheme and a place, in printable characters, without user, password, spaces or a query", example="s3://bucket/prefix",
+    Setting(name="MS_CHECKPOINT_STORE", kind=SettingKind.ANY, rule="must be a URL of a scheme and a place (a bucket or host; an absolute path for file://), in printable characters, without user, password, spaces or a query", example="s3://bucket/prefix",
             meaning="URL of object storage to which the workers send committed checkpoints while training goes on, and from which a worker that holds none takes its own. Read by the workers; needs MS_ENABLE_RECOVERY=1 and the extra `objects`. Credentials come from the environment of the driver, never from here. Unset: none."),
     _seconds("MS_TAKEOVER_AFTER", 1, _YEAR, default="-1", example="60", negative="never",
              meaning="After how long the launcher of a host that is well starts a lost rank beside its own, where no other process has taken it. Read by recovery msrun. Negative: never."),
