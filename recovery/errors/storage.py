@@ -111,6 +111,10 @@ class CheckpointError(RecoveryError):
         Row("SAVES_FAILED", 46, Cause.PERMANENT,
             "on this rank {which} failed: {reason} Correct that and start the job again: it goes on from the newest checkpoint that all ranks hold.",
             "So many saves in a row failed that training on would be for nothing, or the last one of the training did."),
+        Row("UPLOAD_NOT_FINISHED", 48, Cause.PERMANENT,
+            "training is done, and its last checkpoint (step {step}) is not in {url}: {reason} This rank's part of it is {path}: copy it with its .json "
+            "to a safe place before this disk goes. Another start sends nothing more, the job has finished.",
+            "The end of a finished job waited for its last upload to MS_CHECKPOINT_STORE, and that failed, took too long, or a signal ended the wait."),
     )  # fmt: skip
 
 

@@ -111,6 +111,18 @@ class Uploads:
         self._thread = thread
         return True
 
+    @property
+    def unsent(self) -> tuple[int, Path] | None:
+        """What is still to be sent: its step and where this rank's part lies; None: nothing."""
+        with self._changed:
+            found = ((step, path) for step, path in self._known.items() if path == self._newest)
+            return next(found, None)
+
+    @property
+    def trouble(self) -> str:
+        """Why the attempt before this failed; empty: it did not."""
+        return self._trouble
+
     def finish(self, within_s: float) -> bool:
         """Wait until nothing is left to be sent; False: there is, and the time is over or the storage still fails."""
         with self._changed:

@@ -18,7 +18,15 @@ from typing import NoReturn
 from recovery.config import Settings
 from recovery.core.worker import stimuli as s
 from recovery.errors import ROWS, GenerationInterrupted, RecoveryError, UsageError
-from recovery.training import bootstrap, current, early_exit, framework_hooks, process_end, secure_channel
+from recovery.training import (
+    bootstrap,
+    current,
+    early_exit,
+    framework_hooks,
+    last_uploads,
+    process_end,
+    secure_channel,
+)
 from recovery.training.early_exit import EarlyExit
 from recovery.training.session import Session
 from recovery.training.stop_signals import hold_back_in_a_script
@@ -88,6 +96,7 @@ class _Script:
         framework_hooks.warm_up((), self._service.training_control.is_planned)
         plan = self._service.training_control.next_plan(0)
         if isinstance(plan, Verdict):
+            last_uploads.await_at_exit(self._service)
             _leave(plan)
         admitted = self._service.machine.admitted
         assert admitted is not None, "a plan is for members"
@@ -171,6 +180,7 @@ class _Script:
         except GenerationInterrupted:
             self._replace(session, "")
         session.close()
+        last_uploads.await_sent(service)
 
     def _left(self, left: EarlyExit) -> None:
         """The script ended this process in the middle of its loop: this rank is not done."""

@@ -14,7 +14,7 @@ from recovery import config
 from recovery.core.ids import Generation
 from recovery.core.worker import stimuli as s
 from recovery.errors import ROWS, GenerationInterrupted, UsageError
-from recovery.training import bootstrap, current, early_exit, framework_hooks, process_end
+from recovery.training import bootstrap, current, early_exit, framework_hooks, last_uploads, process_end
 from recovery.training.early_exit import EarlyExit
 from recovery.training.live_rollback import LiveRollback
 from recovery.training.session import Session
@@ -131,6 +131,8 @@ class _Loop:
                     raise
                 self._left(early_exit.seen(error))
                 raise
+            finally:
+                last_uploads.await_at_exit(self._service)
         return self._end(outcome) if isinstance(outcome, Verdict) else outcome
 
     def _start(self) -> None:

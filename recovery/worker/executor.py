@@ -187,7 +187,6 @@ class Executor:
     def _exit(self, effect: Exit) -> None:
         """Let the main thread end the process; where it cannot (stuck in a call) the process is ended from here."""
         if not effect.code:
-            self._object_storage.ends()
             self._note_finished()
         self._training_control.finish(Verdict(effect.code, effect.reason))
         if effect.code:

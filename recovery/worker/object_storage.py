@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
-import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,8 +21,6 @@ if TYPE_CHECKING:
     from recovery.worker.held_copies import Copies
 
 _logger = logging.getLogger("recovery.worker")
-_END_S = 60.0
-"""How long the end of a finished job waits for the last checkpoint to be sent: a storage that fails ends the wait at once, a slow one or a busy machine has this."""
 _TRIED = 2
 """Of the newest committed steps there; the ranks of a world that find the newest damaged all hold the one before."""
 _TAKEN = 2
@@ -56,14 +52,14 @@ class ObjectStorage:
             failed: takes the step of an upload that failed, and why. From any thread.
         """
         self._pin = pin
-        self._url, self._copies, self._still_owns_rank = url, copies, still_owns_rank
+        self.url, self._copies, self._still_owns_rank = url, copies, still_owns_rank
         self._uploads = Uploads(lambda: opened(url), pin=pin, failed=failed)
         self._asked: set[tuple[str, RunId, Rank]] = set()
 
     @property
     def is_on(self) -> bool:
         """Is there any?"""
-        return bool(self._url) and self._copies is not None
+        return bool(self.url) and self._copies is not None
 
     def note_saved(self, records: Iterable[Record]) -> None:
         """This rank has saved checkpoints."""
@@ -76,10 +72,40 @@ class ObjectStorage:
         if self.is_on and step:
             self._uploads.committed(step)
 
-    def ends(self) -> None:
-        """The job has finished: the end of the process waits a little for what is not sent yet."""
-        if self.is_on:
-            atexit.register(self._finish, os.getpid())
+    @property
+    def unsent_step(self) -> int:
+        """The newest committed step, while it is still to be sent; 0: nothing is left."""
+        unsent = self._uploads.unsent
+        return unsent[0] if unsent is not None else 0
+
+    def await_sent(self, within_s: float) -> None:
+        """Wait until nothing is left to be sent. Blocks.
+
+        Args:
+            within_s: so long at most; a storage that fails ends the wait before.
+
+        Raises:
+            CheckpointError: something is.
+        """
+        if self._uploads.finish(within_s):
+            return
+        still = f"{within_s:g} s were over while it was sent, or another rank's part was."
+        self.give_up(self._uploads.trouble or still)
+
+    def give_up(self, reason: str) -> None:
+        """Send nothing more.
+
+        Args:
+            reason: why, a sentence.
+
+        Raises:
+            CheckpointError: something was left to be sent.
+        """
+        unsent = self._uploads.unsent
+        self._uploads.stop()
+        if unsent is not None:
+            step, path = unsent
+            raise CheckpointError("UPLOAD_NOT_FINISHED", step=step, url=self.url, reason=reason, path=path)
 
     def bring(
         self, job: str, run: RunId, rank: Rank, held: Iterable[HeldCheckpoint]
@@ -129,7 +155,7 @@ class ObjectStorage:
         """Ask which steps are there, newest first; no store: it did not answer in time."""
         began_ms = clock.monotonic_ms()
         try:
-            store = opened(self._url, patience_s=_ASKED_S)
+            store = opened(self.url, patience_s=_ASKED_S)
             there = commits.steps(store, job, run)
         except CheckpointError as error:
             waited_s = (clock.monotonic_ms() - began_ms) / 1000
@@ -141,7 +167,7 @@ class ObjectStorage:
         if waited_s >= _SLOW_S:
             _logger.warning("event=store_slow waited_s=%.1f the start waited for its answer", waited_s)
         if not there:
-            _logger.info("event=store_has_none url=%s job=%s run=%d", self._url, job, run)
+            _logger.info("event=store_has_none url=%s job=%s run=%d", self.url, job, run)
         return store, there
 
     def _usable(self, store: ObjectStore, job: str, run: RunId, at: commits.At) -> commits.Commit | None:
@@ -167,7 +193,7 @@ class ObjectStorage:
                 if isinstance(error, CheckpointDigestError):
                     commits.mark_damaged(store, commit)
                 raise
-        _logger.info("event=checkpoint_brought step=%d url=%s path=%s", commit.step, self._url, brought.path)
+        _logger.info("event=checkpoint_brought step=%d url=%s path=%s", commit.step, self.url, brought.path)
         self._know(brought.step, brought.path)
         return brought
 
@@ -175,14 +201,6 @@ class ObjectStorage:
         # A folder has no files of one rank alone, and what is in memory is no durable step.
         if self.is_on and not path.endswith("/") and tier_of(path).is_durable:
             self._uploads.know(step, Path(path))
-
-    def _finish(self, pid: int) -> None:
-        """A forked child has no thread."""
-        if os.getpid() == pid and not self._uploads.finish(_END_S):
-            _logger.warning(
-                "event=upload_not_finished the last checkpoint is not in the store: it fails, or %g s are over",
-                _END_S,
-            )
 
 
 def _is_damaged(store: ObjectStore, job: str, run: RunId, at: commits.At) -> bool:

@@ -113,7 +113,7 @@ class WorkerService:
             host=lambda: host_of(settings),
             still_owns_rank=self.training_control.still_owns_rank,
         )
-        self._object_storage = self._storage(settings.checkpoint_store, copies)
+        self.object_storage = self._storage(settings.checkpoint_store, copies)
         self._client: Client
         self._executor: Executor
         self._loop: asyncio.AbstractEventLoop
@@ -204,7 +204,7 @@ class WorkerService:
             training_control=self.training_control,
             local_store=self.local_store,
             copy_work=self._copy_work,
-            object_storage=self._object_storage,
+            object_storage=self.object_storage,
             abort_timeout_ms=self._settings.rules.abort_timeout_ms,
             finished_file=self._settings.finished_file,
             deliver=self._deliver,

@@ -19,6 +19,7 @@ from tests.objects.conftest import BUCKET, opened_for_tests
 
 pytestmark = pytest.mark.cluster
 
+UPLOAD_NOT_FINISHED = 48
 HELD, SAVED = 19, 15
 """The step that is held up, and the newest that is committed then: small_job.py saves every fifth one."""
 
@@ -63,10 +64,12 @@ def lose_disks(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "recovery" / "workers")
 
 
-def ends_as_undisturbed(cluster: SmallCluster) -> None:
+def ends_as_undisturbed(cluster: SmallCluster, *, code: int = 0) -> None:
+    """All bits are there; `code` is how the workers end."""
     cluster.go_on()
-    for name in (*cluster.names, "sched"):
-        assert cluster.wait_exit(name) == 0, cluster.tails()
+    for name in cluster.names:
+        assert cluster.wait_exit(name) == code, cluster.tails()
+    assert cluster.wait_exit("sched") == 0, cluster.tails()
     cluster.check_result()
 
 
@@ -109,7 +112,7 @@ def test_training_ends_as_ever_while_the_storage_does_not_answer(tmp_path: Path)
         cluster.kill_and_relaunch("worker_1")
         cluster.wait_event(EventKind.PLAN_MADE, count=2)
         assert cluster.events(EventKind.PLAN_MADE)[-1].event.step == SAVED
-        ends_as_undisturbed(cluster)
+        ends_as_undisturbed(cluster, code=UPLOAD_NOT_FINISHED)
         assert "event=store_not_asked" in cluster.log("worker_1")
         for name in cluster.names:
             assert "event=upload_failed" in cluster.log(name)

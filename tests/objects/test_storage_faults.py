@@ -19,6 +19,7 @@ from tests.objects.conftest import opened_for_tests
 from tests.objects.test_disks_lost import (
     HELD,
     SAVED,
+    UPLOAD_NOT_FINISHED,
     committed_on_disks,
     committed_there,
     ends_as_undisturbed,
@@ -260,7 +261,7 @@ def test_storage_that_says_nothing_holds_up_a_start_for_seconds_only(tmp_path: P
             cluster.launch("worker_1")
             cluster.wait_event(EventKind.PLAN_MADE, count=2)
             assert cluster.events(EventKind.PLAN_MADE)[-1].event.step == SAVED
-            ends_as_undisturbed(cluster)
+            ends_as_undisturbed(cluster, code=UPLOAD_NOT_FINISHED)
             log = cluster.log("worker_1")
             assert all("event=upload_not_finished" in cluster.log(name) for name in cluster.names)
     assert re.search(

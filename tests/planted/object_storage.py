@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.planted.bug import Bug
 
 _COMMITS = "tests/objects/test_step_commits.py"
+_LAST_UPLOADS = "tests/objects/test_last_uploads.py"
 _UPLOADS = "tests/objects/test_uploads.py"
 
 OBJECT_STORAGE = (
@@ -71,6 +72,24 @@ OBJECT_STORAGE = (
         "self._newest is None",
         (f"{_UPLOADS}::test_the_end_of_the_process_does_not_wait_for_storage_that_fails",),
         hangs=True,
+    ),
+    Bug(
+        "the end of a script does not wait for its last upload",
+        "I11",
+        "training/init.py",
+        "_Script._on_exit",
+        "last_uploads.await_sent(service)",
+        "",
+        (f"{_LAST_UPLOADS}::test_a_job_waits_for_its_last_upload[init]",),
+    ),
+    Bug(
+        "a last upload that has failed is success",
+        "I11",
+        "training/last_uploads.py",
+        "leave_unsent",
+        "error is not None",
+        "False",
+        (f"{_LAST_UPLOADS}::test_a_last_upload_that_fails_is_the_exit_code_and_starts_nothing_again[run]",),
     ),
     Bug(
         "steps that object storage was too slow for are not said",

@@ -1,0 +1,110 @@
+"""The end of a process whose job has finished: it waits for the last checkpoint to be in object storage, and says by its exit code that it is not.
+
+The wait comes behind the script, and the exit code at last of all: whatever else was registered with atexit meanwhile, that of a logger for
+example, still runs.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+from recovery.errors import CheckpointError
+from recovery.training import process_end
+from recovery.training.stop_signals import StopSignalReceived
+from recovery.worker import memory_lock
+from recovery.worker.service import WorkerService
+
+_logger = logging.getLogger("recovery.training")
+_END_S = 60.0
+"""How long the wait is: a storage that fails ends it at once, a slow one or a busy machine has this."""
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+_unsent: dict[int, CheckpointError] = {}
+"""What is not in the storage, by the process that has waited for it: a fork of it has no part in that."""
+
+
+def await_at_exit(service: WorkerService) -> None:
+    """Where the job has finished, have the end of this process wait: its script goes on first, with what it does behind training.
+
+    Args:
+        service: of this process.
+    """
+    if service.training_control.job_is_over and service.object_storage.is_on:
+        atexit.register(_await_in, os.getpid(), service)
+
+
+def _await_in(pid: int, service: WorkerService) -> None:
+    if os.getpid() == pid:
+        await_sent(service)
+
+
+def await_sent(service: WorkerService) -> None:
+    """Wait until the last checkpoint is sent. Ctrl-C and SIGTERM end the wait; what is not sent then is the exit code of this process.
+
+    Args:
+        service: of this process, whose job has finished.
+    """
+    storage = service.object_storage
+    step = storage.unsent_step
+    if not step:
+        return
+    _logger.info(
+        "event=upload_awaited step=%d within_s=%g training is done; this process ends once its last checkpoint is in %s, or so many seconds are over",
+        step,
+        _END_S,
+        storage.url,
+    )
+    try:
+        try:
+            with _signals_raise():
+                storage.await_sent(_END_S)
+        except StopSignalReceived as stopped:
+            storage.give_up(f"{stopped} has ended the wait for it.")
+    except CheckpointError as error:
+        _logger.warning("event=upload_not_finished step=%d %s", step, error.parts["reason"])
+        # A script that has failed behind its training says so by its own exit code.
+        if getattr(sys, "last_value", None) is None:
+            _unsent[os.getpid()] = error
+
+
+@contextlib.contextmanager
+def _signals_raise() -> Iterator[None]:
+    """Let the signals that stop a process raise here, unless they are ignored. Once one has, another one ends the process."""
+    handlers = {number: signal.getsignal(number) for number in _STOP_SIGNALS}
+    if threading.current_thread() is not threading.main_thread():
+        handlers = {}
+    replaced = {number: how for number, how in handlers.items() if how is not signal.SIG_IGN}
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        for each in replaced:
+            replaced[each] = signal.SIG_DFL
+        raise StopSignalReceived(number)
+
+    for number in replaced:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, how in replaced.items():
+            signal.signal(number, how)
+
+
+def leave_unsent() -> None:
+    """End this process by what it has not sent, if there is anything: last of all, because nothing that is registered with atexit follows."""
+    error = _unsent.get(os.getpid())
+    if error is not None:
+        # Its handler does not follow any more, and what a job that is over has left in memory goes.
+        memory_lock.leave_all()
+        process_end.leave_at_exit(error.exit_code, str(error))
+
+
+# First registered, last called.
+atexit.register(leave_unsent)

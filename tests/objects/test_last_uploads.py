@@ -1,0 +1,115 @@
+"""A job that has finished ends with 0 once its last checkpoint is in object storage, and by name where it does not come there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from recovery.core.records import EventKind
+from recovery.objects.store import ObjectStore
+from tests.cluster.launched import LAUNCHER, LaunchedCluster
+from tests.cluster.small_cluster import LAST_STEP, SCRIPT
+from tests.faults.fault_proxy import BOTH, FaultProxy
+from tests.objects.conftest import opened_for_tests
+from tests.objects.test_disks_lost import UPLOAD_NOT_FINISHED, committed_there, environment_of
+
+pytestmark = pytest.mark.cluster
+
+FACES = pytest.mark.parametrize("face", ["init", "run"])
+HELD, SAVED = 56, 55
+AT_EXIT = "import atexit\natexit.register(print, 'the handler of the script')\n\n\ndef value_after("
+"""Registered by a script behind its imports."""
+
+
+@contextlib.contextmanager
+def at_the_last_step(
+    tmp_path: Path, address: str, face: str
+) -> Iterator[tuple[LaunchedCluster, FaultProxy, ObjectStore]]:
+    """A job that has one checkpoint left to send, over a wire with weather."""
+    with FaultProxy(int(address.rpartition(":")[2])) as proxy:
+        store = opened_for_tests(address, tmp_path)
+        environment = environment_of(f"http://127.0.0.1:{proxy.port}", store.url)
+        environment |= {"JOB_FACE": face, "JOB_HELD_STEP": str(HELD)}
+        with LaunchedCluster(tmp_path, environment=environment) as cluster:
+            script = tmp_path / SCRIPT
+            script.write_text(script.read_text().replace("def value_after(", AT_EXIT, 1))
+            cluster.start()
+            cluster.wait(lambda: SAVED in committed_there(store), "commit in the store")
+            yield cluster, proxy, store
+
+
+def wait_in_logs(cluster: LaunchedCluster, said: str) -> None:
+    """Until both workers have said it, or the job is over without it."""
+
+    def is_said() -> bool:
+        return all(said in cluster.log_of(name) for name in cluster.names)
+
+    cluster.wait(lambda: is_said() or cluster.processes[LAUNCHER].poll() is not None, said)
+    assert is_said(), cluster.tails()
+
+
+def trained_once_to_its_end(cluster: LaunchedCluster) -> None:
+    cluster.check_result()
+    assert len(cluster.events(EventKind.PLAN_MADE)) == 1
+    for name in cluster.names:
+        assert "start 2" not in cluster.log(LAUNCHER)
+        assert "the handler of the script" in cluster.log_of(name)
+
+
+@FACES
+def test_a_job_waits_for_its_last_upload(tmp_path: Path, s3_address: str, face: str) -> None:
+    with at_the_last_step(tmp_path, s3_address, face) as (cluster, proxy, store):
+        proxy.hold(*BOTH)
+        cluster.go_on()
+        wait_in_logs(cluster, f"event=upload_awaited step={LAST_STEP} within_s=60 ")
+        assert LAST_STEP not in committed_there(store)
+        proxy.clear()
+        assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
+        assert LAST_STEP in committed_there(store)
+        trained_once_to_its_end(cluster)
+
+
+@FACES
+def test_a_last_upload_that_fails_is_the_exit_code_and_starts_nothing_again(
+    tmp_path: Path, s3_address: str, face: str
+) -> None:
+    with at_the_last_step(tmp_path, s3_address, face) as (cluster, proxy, store):
+        proxy.down()
+        cluster.go_on()
+        assert cluster.wait_exit(LAUNCHER) == UPLOAD_NOT_FINISHED, cluster.tails()
+        assert LAST_STEP not in committed_there(store)
+        trained_once_to_its_end(cluster)
+        for name in cluster.names:
+            assert is_named(cluster, name, "CHECKPOINT_")
+
+
+@FACES
+def test_a_signal_ends_the_wait_by_the_same_exit_code(tmp_path: Path, s3_address: str, face: str) -> None:
+    with at_the_last_step(tmp_path, s3_address, face) as (cluster, proxy, store):
+        proxy.hold(*BOTH)
+        cluster.go_on()
+        wait_in_logs(cluster, f"event=upload_awaited step={LAST_STEP} within_s=60 ")
+        os.kill(cluster.pid_of("0"), signal.SIGTERM)
+        os.kill(cluster.pid_of("1"), signal.SIGINT)
+        assert cluster.wait_exit(LAUNCHER) == UPLOAD_NOT_FINISHED, cluster.tails()
+        trained_once_to_its_end(cluster)
+        assert is_named(cluster, "worker_0", "SIGTERM has ended the wait for it.")
+        assert is_named(cluster, "worker_1", "SIGINT has ended the wait for it.")
+        assert LAST_STEP not in committed_there(store)
+
+
+def is_named(cluster: LaunchedCluster, name: str, reason: str) -> bool:
+    """Does the process's last line say what is not in the storage, why, and where it lies?"""
+    [line] = [line for line in cluster.log_of(name).splitlines() if "event=exit " in line]
+    place = cluster.directory / "ckpt" / name.removeprefix("worker_")
+    return (
+        f"event=exit code={UPLOAD_NOT_FINISHED} UPLOAD_NOT_FINISHED: training is done" in line
+        and f"(step {LAST_STEP}) is not in s3://" in line
+        and reason in line
+        and f"This rank's part of it is {place}/" in line
+    )
