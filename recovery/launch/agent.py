@@ -31,6 +31,7 @@ _LEFT_OVER_MS = 5_000
 """How long after the end of the job a process that it never let in may take to notice it."""
 _GRACE_WITHOUT_RECOVERY_S = 0.3
 """From SIGTERM to SIGKILL behind a failure: nobody comes back to such a job, so a clean shutdown is worth no wait."""
+_FINISHED = "the job has finished meanwhile: the same command begins its next run"
 
 
 class Agent:
@@ -95,7 +96,7 @@ class Agent:
         saved = await self._save_last()
         await self._end_all()
         if saved:
-            console.say(saved)
+            console.say(_FINISHED if self._has_finished() else saved)
         return self._final_code()
 
     def starts(self) -> dict[str, Start]:
@@ -262,6 +263,12 @@ class Agent:
             )
             return ""
         return await save_last(context.contact, self._asked_by, context.stop_grace_s, self._at_once)
+
+    def _has_finished(self) -> bool:
+        """Has the job finished? Also while its processes were asked to end: nobody waits for their keepers then."""
+        completion = self._context.completion
+        heard = [keeper.finished_file.take().finished for keeper in self._keepers]
+        return any(heard) or (completion is not None and completion.is_finished)
 
     async def _end_all(self) -> None:
         """Ask the workers to leave, then make them; the scheduler last, which informs other hosts."""

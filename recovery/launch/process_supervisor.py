@@ -81,7 +81,8 @@ class ProcessKeeper:
         self._reports: set[asyncio.Task[None]] = set()
         """Under way: nobody waits for them before a start."""
         self._log = context.log_dir / f"{placed.name}.log"
-        self._finished_file = FinishedFile(context.log_dir, placed.name)
+        self.finished_file = FinishedFile(context.log_dir, placed.name)
+        """What its process tells beside its exit code."""
         self._log_is_marked = False
         """The log says where its newest attempt begins."""
         self._ended_by_launcher = ""
@@ -196,7 +197,7 @@ class ProcessKeeper:
         if self._ended_by_launcher:
             status, how = -signal.SIGKILL, self._ended_by_launcher
             self._ended_by_launcher = ""
-        noted = self._finished_file.take()
+        noted = self.finished_file.take()
         if noted.finished and self._context.completion is not None:
             self._context.completion.is_finished = True
         # A script may end with any number: it says something of the next start only where it is the engine's.
@@ -218,7 +219,7 @@ class ProcessKeeper:
     async def _begin(self, number: int) -> Child:
         """Start it. Raises as `ProcessStarter.begin`."""
         with self._open_log(number) as log:
-            named = {**self._ids.variables, **self._finished_file.variables()}
+            named = {**self._ids.variables, **self.finished_file.variables()}
             environment = environment_of(
                 self.placed, self._context.environment, restarts=number - 1, named=named
             )

@@ -65,6 +65,33 @@ def test_the_next_start_goes_on_at_the_step_at_which_the_job_was_stopped(
         cluster.check_result()
 
 
+_ENDS = 'result_{session.rank}").write_text(state.value)\n'
+_ENDS_LATER = f"""{_ENDS}    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    while not (HERE / "go_on").exists():
+        time.sleep(0.01)
+"""
+
+
+def test_a_job_that_finishes_while_it_is_stopped_is_said_to_have_finished(tmp_path: Path) -> None:
+    with LaunchedCluster(tmp_path) as cluster:
+        script = tmp_path / SCRIPT
+        source = script.read_text()
+        assert _ENDS in source
+        script.write_text(source.replace(_ENDS, _ENDS_LATER))
+        cluster.start()
+        results = [tmp_path / f"result_{rank}" for rank in range(cluster.workers)]
+        cluster.wait(lambda: all(path.exists() for path in results), "end of the loops")
+        cluster.signal(LAUNCHER, signal.SIGINT)
+        cluster.wait_event(EventKind.DRAIN_ENDED)
+        cluster.go_on()
+        assert cluster.wait_exit(LAUNCHER) == 128 + signal.SIGINT, cluster.tails()
+        assert cluster.events(EventKind.JOB_FINISHED)
+        said = cluster.log(LAUNCHER)
+        assert "the job has finished meanwhile: the same command begins its next run" in said
+        assert "goes on there" not in said
+        assert "not saved" not in said
+
+
 @pytest.mark.parametrize("standbys", [0, 1])
 @pytest.mark.parametrize("face", ["run", "init"])
 def test_a_signal_to_all_processes_at_once_loses_no_step(tmp_path: Path, face: str, standbys: int) -> None:
