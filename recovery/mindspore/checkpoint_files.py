@@ -173,7 +173,7 @@ class _SaverDirectory:
         try:
             manifest = adopt.adopt(path, save.manifest, self._session.still_owns_rank)
         except CheckpointWriteError as error:
-            save.failed(str(error))
+            save.failed(error.fact)
             return
         except Exception as error:
             _logger.exception("event=save_broken step=%d", save.step)

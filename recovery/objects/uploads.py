@@ -23,6 +23,7 @@ from recovery.objects.upload_order import UploadOrder
 
 _logger = logging.getLogger("recovery.objects")
 _AGAIN_S = 2.0
+_NEXT_STEP = "Check MS_CHECKPOINT_STORE, the driver's credentials and endpoint, and the way there."
 _NICENESS = 5
 """Training goes first. At 10 the sending hardly moved beside busy processes, and it did not end in time when training was over."""
 _KNOWN_MAX = 64
@@ -168,12 +169,14 @@ class Uploads:
         try:
             done = self._advance(newest)
         except CheckpointError as error:
-            self._say(str(error))
+            # Its own next step is one for a disk.
+            self._say(error.fact, f"{error.fact} {_NEXT_STEP}")
             return False
         except Exception as error:
             # A driver's mistake must not end the thread: the next step is tried again.
             _logger.exception("event=upload_failed path=%s", newest)
-            self._say(f"{type(error).__name__}: {error}")
+            reason = f"{type(error).__name__}: {error}"
+            self._say(reason, reason)
             return False
         self._trouble, self._told = "", 0
         return done
@@ -255,7 +258,7 @@ class Uploads:
             removed = retain(store, manifest.job, manifest.run)
             turns.forget()
         except CheckpointError as error:
-            _logger.warning("event=uploads_not_retained %s", error)
+            _logger.warning("event=uploads_not_retained %s", error.fact)
         else:
             if removed:
                 _logger.info("event=uploads_retained removed=%s", ",".join(str(at.step) for at in removed))
@@ -271,18 +274,19 @@ class Uploads:
         try:
             return check(path)
         except (CheckpointError, OSError) as error:
-            _logger.warning("event=upload_left_out path=%s reason=%r", path, str(error))
-            self._failed(self._sending, str(error))
+            reason = error.fact if isinstance(error, CheckpointError) else str(error)
+            _logger.warning("event=upload_left_out path=%s reason=%r", path, reason)
+            self._failed(self._sending, reason)
             return None
 
-    def _say(self, reason: str) -> None:
+    def _say(self, reason: str, advice: str) -> None:
         self._failed_since = reason
         if reason != self._trouble:
             self._trouble = reason
-            _logger.warning("event=upload_failed training goes on: %s", reason)
+            _logger.warning("event=upload_failed training goes on, and it is tried again: %s", advice)
         if self._sending != self._told:
             self._told = self._sending
-            self._failed(self._sending, reason)
+            self._failed(self._sending, advice)
         # A caller that waits for it finds the reason in the log.
         with self._changed:
             self._failures += 1

@@ -250,7 +250,7 @@ class _Adopter:
                 folder, save.manifest, session.still_owns_rank, rank=session.rank, shared_by=self._shared_by
             )
         except CheckpointWriteError as error:
-            save.failed(str(error))
+            save.failed(error.fact)
             return
         save.published(catalogue.held_of(manifest, folder))
         self._adopted.add(folder)

@@ -33,8 +33,8 @@ class FailedSaves:
                 "event=memory_checkpoint_not_saved step=%d reason=%r checkpoints on the disk are not affected"
             )
         else:
-            line = "event=checkpoint_not_saved step=%d %s"
-            self._in_a_row, self._last = self._in_a_row + 1, reason
+            line = "event=checkpoint_not_saved step=%d training goes on, older checkpoints are untouched: %s"
+            self._in_a_row, self._last = self._in_a_row + 1, reason if reason.endswith(".") else f"{reason}."
         _logger.warning(line, step, reason)
         self._service.post(s.SaveFailed(self._service.new_request(), step, reason, in_memory))
 
@@ -45,11 +45,8 @@ class FailedSaves:
             CheckpointError: as many in a row as MS_FAILED_SAVES_MAX allows have failed.
         """
         if 0 < self._service.failed_saves_max <= self._in_a_row:
-            raise CheckpointError(
-                "SAVES_FAILED",
-                which=f"{self._in_a_row} saves in a row (MS_FAILED_SAVES_MAX)",
-                reason=self._last,
-            )
+            which = f"{self._in_a_row} saves in a row (MS_FAILED_SAVES_MAX)"
+            raise CheckpointError("SAVES_FAILED", which=which, reason=self._last)
 
     def check_last(self) -> None:
         """Behind training, once no save is under way: what it has trained last is to be saved. MS_FAILED_SAVES_MAX=0 switches that off too.

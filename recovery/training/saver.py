@@ -116,7 +116,7 @@ class Saver:
             if bounded.is_exceeded and target.left_bytes is not None:
                 self._failed(save, target.refuse(target.left_bytes))
             elif isinstance(error, CheckpointWriteError):
-                self._failed(save, str(error))
+                self._failed(save, error.fact)
             else:
                 raise
             return None
@@ -127,7 +127,7 @@ class Saver:
         try:
             manifest, path = staged.finish(save.manifest, target.session.still_owns_rank)
         except CheckpointWriteError as error:
-            self._failed(save, str(error))
+            self._failed(save, error.fact)
             return
         self._published(target.session, save, manifest, path)
 

@@ -160,7 +160,9 @@ class ObjectStorage:
         except CheckpointError as error:
             waited_s = (clock.monotonic_ms() - began_ms) / 1000
             _logger.warning(
-                "event=store_not_asked waited_s=%.1f training goes on without it: %s", waited_s, error
+                "event=store_not_asked waited_s=%.1f training goes on without it: %s",
+                waited_s,
+                error.fact,
             )
             return None, ()
         waited_s = (clock.monotonic_ms() - began_ms) / 1000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -80,3 +81,29 @@ def test_a_job_whose_last_save_failed_does_not_end_with_0_and_goes_on_when_it_is
         committed = [stored.event.step for stored in cluster.events(EventKind.CHECKPOINT_COMMITTED)]
         assert committed[-1] == LAST_STEP
         assert cluster.events(EventKind.PLAN_MADE)[-1].event.step == committed[-2]
+
+
+def test_a_last_save_that_the_disk_does_not_take_is_said_without_what_a_training_that_goes_on_would_do(
+    tmp_path: Path,
+) -> None:
+    held = {"JOB_HELD_STEP": str(LAST_STEP - 1), "JOB_STEP_MS": "2"}
+    with SmallCluster(tmp_path, workers=1, environment=held) as cluster:
+        cluster.start()
+        cluster.wait_commit(LAST_STEP - 5)
+        directory = tmp_path / "ckpt" / "0"
+        directory.rename(tmp_path / "moved away")
+        directory.touch()
+        cluster.go_on()
+
+        assert cluster.wait_exit("worker_0") == ROWS["SAVES_FAILED"].exit_code
+        [said] = [line for line in cluster.log("worker_0").splitlines() if " SAVES_FAILED: " in line]
+        assert re.search(
+            rf"the last save of the training failed: CHECKPOINT_WRITE: {directory}\S* was not saved \([^()]+\)\. "
+            r"Correct that and start the job again: it goes on from the newest checkpoint that all ranks hold\.$",
+            said,
+        ), said
+        [failed] = cluster.events(EventKind.CHECKPOINT_NOT_SAVED)
+        assert failed.event.reason.endswith(").")
+        assert "training goes on, older checkpoints are untouched: CHECKPOINT_WRITE" in cluster.log(
+            "worker_0"
+        )
