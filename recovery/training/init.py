@@ -173,7 +173,7 @@ class _Script:
             session.settle()
         except RecoveryError as failure:
             self._on_failure(type(failure), failure, failure.__traceback__, show=False)
-            process_end.leave_at_exit(failure.exit_code, str(failure))
+            return
         service.post(s.TrainingDone(service.new_request(), session.plan_generation, session.step))
         try:
             service.training_control.await_end(session.generation)

@@ -83,10 +83,11 @@ def test_a_job_whose_last_save_failed_does_not_end_with_0_and_goes_on_when_it_is
         assert cluster.events(EventKind.PLAN_MADE)[-1].event.step == committed[-2]
 
 
+@pytest.mark.parametrize("face", ["run", "init"])
 def test_a_last_save_that_the_disk_does_not_take_is_said_without_what_a_training_that_goes_on_would_do(
-    tmp_path: Path,
+    tmp_path: Path, face: str
 ) -> None:
-    held = {"JOB_HELD_STEP": str(LAST_STEP - 1), "JOB_STEP_MS": "2"}
+    held = {"JOB_FACE": face, "JOB_HELD_STEP": str(LAST_STEP - 1), "JOB_STEP_MS": "2"}
     with SmallCluster(tmp_path, workers=1, environment=held) as cluster:
         cluster.start()
         cluster.wait_commit(LAST_STEP - 5)
