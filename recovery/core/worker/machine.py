@@ -378,5 +378,6 @@ class WorkerMachine:
         return [*nothing_to_do(self.admitted, ended), *self._end(ended.outcome.code, ended.reason)]
 
     def _end(self, code: str, reason: str) -> list[WorkerEffect]:
+        self._wait.end()
         self._fetches.forget_plan()
         return [self._departure.exit(code, reason), *self._main_thread.end(reason)]
