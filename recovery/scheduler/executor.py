@@ -17,12 +17,12 @@ from recovery.core.scheduler.effects import (
     EndWatch,
     KeepConnection,
     SchedulerEffect,
+    SchedulerTimer,
     Send,
     SetTimer,
     WatchProcess,
 )
 from recovery.core.scheduler.stimuli import ProcessGone
-from recovery.core.scheduler.timers import SchedulerTimer
 from recovery.scheduler.process_watch import ProcessWatch
 from recovery.store.writer import Writer
 from recovery.transport.server import Server

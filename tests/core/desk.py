@@ -32,6 +32,7 @@ from recovery.core.scheduler.effects import (
     EndWatch,
     KeepConnection,
     SchedulerEffect,
+    SchedulerTimer,
     Send,
     SetTimer,
     WatchProcess,
@@ -40,7 +41,6 @@ from recovery.core.scheduler.job_states import new_job, next_incarnation
 from recovery.core.scheduler.machine import SchedulerMachine
 from recovery.core.scheduler.settle import settle
 from recovery.core.scheduler.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus, TimerFired
-from recovery.core.scheduler.timers import SchedulerTimer
 from recovery.core.tokens import request_of
 
 PrincipalKind = TypeVar("PrincipalKind")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from recovery.core import messages as m
 from recovery.core.records import JobState
+from recovery.core.scheduler.effects import OfferTimer
 from recovery.core.scheduler.stimuli import TimerFired
-from recovery.core.scheduler.timers import OfferTimer
 from tests.core.desk import Desk, Worker, checkpoint
 from tests.core.standbys import RULES, answer, job, lose, pass_the_window, standby, taken_over, training
 

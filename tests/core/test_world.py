@@ -20,9 +20,9 @@ from recovery.core.ids import ConnectionId, NodeId, RequestId, ResumeToken
 from recovery.core.rules import Rules
 from recovery.core.scheduler import effects as se
 from recovery.core.scheduler import stimuli as ss
+from recovery.core.scheduler.effects import SchedulerTimer
 from recovery.core.scheduler.job_states import new_job, next_incarnation
 from recovery.core.scheduler.machine import SchedulerMachine
-from recovery.core.scheduler.timers import SchedulerTimer
 from recovery.core.worker import effects as we
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.connection import Identity

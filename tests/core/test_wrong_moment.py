@@ -13,9 +13,8 @@ from recovery.core.effects import Answer, Persist
 from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RequestId, ResumeToken
 from recovery.core.records import EventKind, JobRecord, JobState, NodeRecord, NodeState, RunRecord
 from recovery.core.rules import Rules
-from recovery.core.scheduler.effects import Send
+from recovery.core.scheduler.effects import GraceTimer, LeaseTimer, Send
 from recovery.core.scheduler.stimuli import MessageReceived, TimerFired
-from recovery.core.scheduler.timers import GraceTimer, LeaseTimer
 from recovery.core.worker import effects as we
 from recovery.core.worker import stimuli as s
 from tests.core.desk import Desk, Worker, checkpoint, running_workers

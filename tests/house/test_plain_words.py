@@ -27,7 +27,6 @@ PARALLELS: dict[str, str] = {
     "state.py": "what a scheduler's machine knows; what a framework's training consists of",
     "stimuli.py": "what one of the machines can be given",
     "takeover.py": "the tables of who takes over a rank in core/policy, what the scheduler's machine does by them",
-    "timers.py": "what one of the machines waits for",
     "trainer.py": "a library's Trainer that is recovered: of Lightning, of transformers",
 }
 """File name -> what its files have in common, where several packages have one."""

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from recovery.core.ids import NodeId
+from recovery.core.scheduler.effects import GraceTimer
 from recovery.core.scheduler.stimuli import TimerFired
-from recovery.core.scheduler.timers import GraceTimer
 from recovery.store.reader import read_job
 from tests.scheduler.test_backpressure import scheduler
 from tests.transport.wire import run

@@ -16,13 +16,13 @@ from recovery.core.scheduler.effects import (
     EndWatch,
     KeepConnection,
     SchedulerEffect,
+    SchedulerTimer,
     Send,
     SetTimer,
     WatchProcess,
 )
 from recovery.core.scheduler.settle import settle
 from recovery.core.scheduler.stimuli import ConnectionLost, MessageReceived, SchedulerStimulus, TimerFired
-from recovery.core.scheduler.timers import SchedulerTimer
 from tests.simulation.clock import OwnClock
 from tests.simulation.network import DOWN, Wire
 

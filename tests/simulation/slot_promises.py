@@ -16,10 +16,9 @@ from recovery.core.records import (
     NodeState,
     SlotRecord,
 )
-from recovery.core.scheduler.effects import SchedulerEffect
+from recovery.core.scheduler.effects import RebuildTimer, SchedulerEffect
 from recovery.core.scheduler.job_states import WAITING
 from recovery.core.scheduler.node import Node
-from recovery.core.scheduler.timers import RebuildTimer
 from recovery.core.tiers import Tier, tier_of
 
 if TYPE_CHECKING:

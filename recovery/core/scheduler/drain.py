@@ -29,11 +29,10 @@ from recovery.core.ids import NodeId, RequestId
 from recovery.core.policy import ranks
 from recovery.core.records import EventKind, JobState, NodeState, Record
 from recovery.core.scheduler.drain_states import RANK_HANDED_OVER, Drain, DrainFact, DrainState
-from recovery.core.scheduler.effects import SchedulerEffect, Send, SetTimer
+from recovery.core.scheduler.effects import DrainTimer, SchedulerEffect, Send, SetTimer, StandbysTimer
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
 from recovery.core.scheduler.stimuli import DrainAsked
-from recovery.core.scheduler.timers import DrainTimer, StandbysTimer
 
 _NOT_SAVED = "not saved for the end of the job: "
 STOP_FOLLOWS_MS = 300

@@ -15,10 +15,9 @@ from recovery.core.records import EventKind, JobState, TrainingEndRecord
 from recovery.core.scheduler import drain as drains
 from recovery.core.scheduler import job_stop, training_end
 from recovery.core.scheduler.drain_states import Drain, DrainFact, DrainState
-from recovery.core.scheduler.effects import SchedulerEffect, SetTimer
+from recovery.core.scheduler.effects import DrainTimer, SchedulerEffect, SetTimer
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
-from recovery.core.scheduler.timers import DrainTimer
 
 _ASK_AGAIN_MS = 1_000
 """How often a rank is asked again that has not said whether it stops where training ends: it was still fetching what the plan goes back to."""

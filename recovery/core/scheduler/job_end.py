@@ -11,11 +11,10 @@ from recovery.core.checkpoints import CheckpointIndex
 from recovery.core.effects import Exit, Persist
 from recovery.core.ids import Generation, RunId
 from recovery.core.records import EventKind, JobState, NodeState, Record, RunRecord
-from recovery.core.scheduler.effects import SchedulerEffect, SetTimer
+from recovery.core.scheduler.effects import SchedulerEffect, SetTimer, ShutdownTimer
 from recovery.core.scheduler.job_states import JobFact
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import RUN_FINISHED, SchedulerState
-from recovery.core.scheduler.timers import ShutdownTimer
 
 SHUTDOWN_MS = 2_000
 """How long a scheduler whose job has ended waits for its nodes to disconnect. A lost answer is asked for again within 50 ms."""

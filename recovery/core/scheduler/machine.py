@@ -30,7 +30,21 @@ from recovery.core.records import (
 from recovery.core.rules import Rules
 from recovery.core.scheduler import drain, early_end, invariants, job_end, job_stop, restore
 from recovery.core.scheduler.checkpoints import copy_reports, saves
-from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect
+from recovery.core.scheduler.effects import (
+    CloseConnection,
+    DrainTimer,
+    GraceTimer,
+    LeaseTimer,
+    OfferTimer,
+    RebuildTimer,
+    SchedulerEffect,
+    SchedulerTimer,
+    ShutdownTimer,
+    StandbysTimer,
+    TopologyTimer,
+    WaitingTimer,
+    WindowsTimer,
+)
 from recovery.core.scheduler.generations import checkpoint_invalid, stalls, training_messages
 from recovery.core.scheduler.membership import (
     liveness,
@@ -51,19 +65,6 @@ from recovery.core.scheduler.stimuli import (
     SchedulerStimulus,
     StopAsked,
     TimerFired,
-)
-from recovery.core.scheduler.timers import (
-    DrainTimer,
-    GraceTimer,
-    LeaseTimer,
-    OfferTimer,
-    RebuildTimer,
-    SchedulerTimer,
-    ShutdownTimer,
-    StandbysTimer,
-    TopologyTimer,
-    WaitingTimer,
-    WindowsTimer,
 )
 
 _FromSpeaker = Union[

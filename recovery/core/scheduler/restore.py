@@ -22,14 +22,13 @@ from recovery.core.records import (
 )
 from recovery.core.scheduler import job_end
 from recovery.core.scheduler.checkpoints import copying
-from recovery.core.scheduler.effects import SchedulerEffect, SetTimer
+from recovery.core.scheduler.effects import GraceTimer, SchedulerEffect, SetTimer, ShutdownTimer, WindowsTimer
 from recovery.core.scheduler.generations import live
 from recovery.core.scheduler.job_states import WAITING, JobFact
 from recovery.core.scheduler.membership import death_proof, quorum
 from recovery.core.scheduler.membership.liveness import WINDOW_NOTE_MS
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
-from recovery.core.scheduler.timers import GraceTimer, ShutdownTimer, WindowsTimer
 
 
 def restore(

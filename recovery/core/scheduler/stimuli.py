@@ -9,7 +9,7 @@ import msgspec
 from recovery.core.ids import ConnectionId, Incarnation, NodeId, ResumeToken
 from recovery.core.messages import FromNode
 from recovery.core.principals import Principal
-from recovery.core.scheduler.timers import SchedulerTimer
+from recovery.core.scheduler.effects import SchedulerTimer
 
 
 class MessageReceived(msgspec.Struct, frozen=True, tag="message_received"):

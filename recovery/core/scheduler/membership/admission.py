@@ -39,12 +39,12 @@ from recovery.core.scheduler.effects import (
     SchedulerEffect,
     Send,
     SetTimer,
+    WaitingTimer,
 )
 from recovery.core.scheduler.membership import death_proof, slot_choice
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import RUN_FINISHED, SchedulerState
 from recovery.core.scheduler.stimuli import MessageReceived
-from recovery.core.scheduler.timers import WaitingTimer
 from recovery.core.tokens import request_of, token_digest
 
 ASK_AGAIN_MS = 1_000

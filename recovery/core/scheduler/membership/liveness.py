@@ -11,14 +11,21 @@ from recovery.core import messages as m
 from recovery.core.effects import Log, Persist
 from recovery.core.records import EventKind, JobState, NodeState, Record
 from recovery.core.scheduler import job_end
-from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect, Send, SetTimer
+from recovery.core.scheduler.effects import (
+    CloseConnection,
+    GraceTimer,
+    LeaseTimer,
+    SchedulerEffect,
+    Send,
+    SetTimer,
+    WindowsTimer,
+)
 from recovery.core.scheduler.job_states import JobFact
 from recovery.core.scheduler.membership import death_proof, slot_choice
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.pending_facts import GivenUp
 from recovery.core.scheduler.state import SchedulerState
 from recovery.core.scheduler.stimuli import ConnectionLost, MessageReceived, ProcessGone
-from recovery.core.scheduler.timers import GraceTimer, LeaseTimer, WindowsTimer
 
 RETURNS_AT_ONCE = "its id may return at once (MS_REJOIN=proof)"
 

@@ -19,13 +19,12 @@ from recovery.core.policy import rebuild, rollback
 from recovery.core.policy.ranks import natural_key, slot_of
 from recovery.core.policy.registration import Refuse
 from recovery.core.records import EventKind, NodeState, Record, RunRecord
-from recovery.core.scheduler.effects import SchedulerEffect, SetTimer
+from recovery.core.scheduler.effects import RebuildTimer, SchedulerEffect, SetTimer
 from recovery.core.scheduler.membership import death_proof, slot_choice
 from recovery.core.scheduler.membership.admission import job_fault_of, refuse
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
 from recovery.core.scheduler.stimuli import MessageReceived
-from recovery.core.scheduler.timers import RebuildTimer
 
 STORE_LOST = "STORE_LOST"
 REBUILDING = "the scheduler's store was lost and is rebuilt from what the workers tell"

@@ -8,10 +8,9 @@ from recovery.core import messages as m
 from recovery.core.policy import ranks
 from recovery.core.records import JobState, NodeState
 from recovery.core.scheduler import job_end
-from recovery.core.scheduler.effects import SchedulerEffect, SetTimer
+from recovery.core.scheduler.effects import SchedulerEffect, SetTimer, TopologyTimer
 from recovery.core.scheduler.job_states import WAITING
 from recovery.core.scheduler.state import SchedulerState
-from recovery.core.scheduler.timers import TopologyTimer
 
 DECLINES_NAMED = 8
 """Answers of standbys in the reason for an end; the event log has all."""

@@ -6,14 +6,13 @@ from recovery.core import messages as m
 from recovery.core.effects import Answer, Persist
 from recovery.core.records import JobState, Record
 from recovery.core.scheduler import job_end
-from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect, SetTimer
+from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect, SetTimer, WaitingTimer
 from recovery.core.scheduler.membership import liveness, lost_scheduler_store
 from recovery.core.scheduler.membership.admission import admit_or_refuse, job_fault_of, refusal_event
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.pending_facts import Arrival
 from recovery.core.scheduler.state import SchedulerState
 from recovery.core.scheduler.stimuli import MessageReceived
-from recovery.core.scheduler.timers import WaitingTimer
 
 
 def on_register(

@@ -20,12 +20,11 @@ from recovery.core.records import EventKind, NodeState, Record
 from recovery.core.scheduler import job_end
 from recovery.core.scheduler.checkpoints import sources
 from recovery.core.scheduler.drain_states import DrainState
-from recovery.core.scheduler.effects import SchedulerEffect, SetTimer
+from recovery.core.scheduler.effects import OfferTimer, SchedulerEffect, SetTimer
 from recovery.core.scheduler.job_states import WAITING
 from recovery.core.scheduler.membership import lost_scheduler_store, quorum, slot_choice
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
-from recovery.core.scheduler.timers import OfferTimer
 from recovery.core.scheduler.vacancies import OpenOffer
 
 # --- asking -------------------------------------------------------------------------------------------------------------
