@@ -41,7 +41,7 @@ from recovery.core.worker.effects import (
     StopAt,
     WorkerEffect,
 )
-from recovery.core.worker.timers import WorkerTimer
+from recovery.core.worker.stimuli import WorkerTimer
 from recovery.errors import RecoveryError, StoreVersionError, exit_code_of
 from recovery.transport.client import Client, ConnectError
 from recovery.worker.copy_work import CopyWork

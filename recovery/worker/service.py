@@ -19,7 +19,7 @@ from recovery.core.worker import stimuli as s
 from recovery.core.worker.connection import Identity
 from recovery.core.worker.effects import NoteAdmission, WorkerEffect
 from recovery.core.worker.machine import WorkerMachine
-from recovery.core.worker.timers import WorkerTimer
+from recovery.core.worker.stimuli import WorkerTimer
 from recovery.errors import ProcessError, RecoveryError
 from recovery.store import job_token_file
 from recovery.tls.process_channels import channel_of

@@ -11,7 +11,7 @@ from recovery.core.worker import effects as we
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.connection import Identity
 from recovery.core.worker.machine import WorkerMachine
-from recovery.core.worker.timers import WorkerTimer
+from recovery.core.worker.stimuli import WorkerTimer
 
 Kind = TypeVar("Kind")
 

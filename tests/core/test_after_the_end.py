@@ -10,7 +10,6 @@ from recovery.core.ids import Generation, RequestId
 from recovery.core.records import EventKind, JobRecord, JobState, NodeRecord, NodeState, RunRecord
 from recovery.core.rules import Rules
 from recovery.core.worker import stimuli as s
-from recovery.core.worker.timers import WorkerTimer
 from tests.core.desk import Desk, Worker, running_workers
 from tests.core.driven_worker import DrivenWorker
 
@@ -162,6 +161,6 @@ def test_the_next_run_s_scheduler_may_come_while_the_worker_waits() -> None:
 def test_a_process_whose_job_has_finished_says_no_more_that_it_waits_for_the_others() -> None:
     driven = DrivenWorker().training()
     driven.handle(s.TrainingDone(RequestId("d"), Generation(1), 9))
-    assert driven.fire(WorkerTimer.WAIT_NOTE, 5_000), "it waits for them"
+    assert driven.fire(s.WorkerTimer.WAIT_NOTE, 5_000), "it waits for them"
     driven.receive(m.JobEnded(outcome=m.JobOutcome.FINISHED, reason="all 2 ranks are done at step 9"))
-    assert driven.fire(WorkerTimer.WAIT_NOTE, 35_000) == []
+    assert driven.fire(s.WorkerTimer.WAIT_NOTE, 35_000) == []

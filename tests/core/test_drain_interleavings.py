@@ -19,7 +19,7 @@ from recovery.core.worker import effects as we
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.connection import Identity
 from recovery.core.worker.machine import WorkerMachine
-from recovery.core.worker.timers import WorkerTimer
+from recovery.core.worker.stimuli import WorkerTimer
 from recovery.worker.stop_step import StopPoint
 from tests.core.desk import Desk, checkpoint
 

@@ -9,7 +9,7 @@ from recovery.core.worker import effects as we
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.departure import SHUTDOWN_GRACE_MS
 from recovery.core.worker.hangs import REPLACEMENTS_MAX
-from recovery.core.worker.timers import WorkerTimer
+from recovery.core.worker.stimuli import WorkerTimer
 from tests.core.driven_worker import DrivenWorker
 
 

@@ -13,7 +13,7 @@ from recovery.core.rules import Rules
 from recovery.core.worker import effects as we
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.requests import REPORT_PATIENCE_MS
-from recovery.core.worker.timers import WorkerTimer
+from recovery.core.worker.stimuli import WorkerTimer
 from tests.core.desk import Desk, checkpoint, running_workers
 from tests.core.driven_worker import DrivenWorker, plan
 

@@ -13,7 +13,7 @@ from recovery.core.rules import Rules
 from recovery.core.worker import connection
 from recovery.core.worker import effects as we
 from recovery.core.worker import stimuli as s
-from recovery.core.worker.timers import WorkerTimer
+from recovery.core.worker.stimuli import WorkerTimer
 from recovery.transport.codec import decode_from_node, encode
 from tests.core.desk import Desk, Worker, checkpoint, running_workers
 from tests.core.driven_worker import DrivenWorker, plan

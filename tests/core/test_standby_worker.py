@@ -9,7 +9,7 @@ from recovery.core import messages as m
 from recovery.core.ids import NodeId, Rank, RequestId, RunId
 from recovery.core.worker import effects as we
 from recovery.core.worker import stimuli as s
-from recovery.core.worker.timers import WorkerTimer
+from recovery.core.worker.stimuli import WorkerTimer
 from tests.core.desk import checkpoint
 from tests.core.driven_worker import DrivenWorker, plan
 

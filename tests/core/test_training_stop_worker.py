@@ -7,7 +7,7 @@ from recovery.core.ids import Generation
 from recovery.core.messages import Interrupt
 from recovery.core.worker import effects as we
 from recovery.core.worker import stimuli as s
-from recovery.core.worker.timers import WorkerTimer
+from recovery.core.worker.stimuli import WorkerTimer
 from tests.core.driven_worker import DrivenWorker, plan
 
 WHY = "the loss is low enough"

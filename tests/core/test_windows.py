@@ -12,7 +12,7 @@ from recovery.core.ids import Generation, Rank, RequestId, RunId
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.effects import Send
 from recovery.core.worker.requests import IN_FLIGHT_MAX, Requests
-from recovery.core.worker.timers import WorkerTimer
+from recovery.core.worker.stimuli import WorkerTimer
 from tests.core.desk import checkpoint
 from tests.core.driven_worker import DrivenWorker
 

@@ -20,7 +20,7 @@ from recovery.core.ids import Generation, RequestId
 from recovery.core.worker import effects as we
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.handover import ANSWER_MS
-from recovery.core.worker.timers import WorkerTimer
+from recovery.core.worker.stimuli import WorkerTimer
 from recovery.core.worker.transitions import WorkerState
 from tests.core.driven_worker import DrivenWorker, plan
 

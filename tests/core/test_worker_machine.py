@@ -10,7 +10,7 @@ from recovery.core.worker import effects as we
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.departure import SHUTDOWN_GRACE_MS
 from recovery.core.worker.main_thread import MainThread
-from recovery.core.worker.timers import WorkerTimer
+from recovery.core.worker.stimuli import WorkerTimer
 from recovery.core.worker.transitions import WorkerState
 from tests.core.desk import checkpoint
 from tests.core.driven_worker import DrivenWorker, plan, refused

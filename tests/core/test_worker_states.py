@@ -12,7 +12,7 @@ from recovery.core import messages as m
 from recovery.core.handover_messages import JobSaved
 from recovery.core.ids import Generation, Incarnation, RequestId, ResumeToken, RunId
 from recovery.core.worker import stimuli as s
-from recovery.core.worker.timers import WorkerTimer
+from recovery.core.worker.stimuli import WorkerTimer
 from recovery.core.worker.transitions import (
     CONNECTION_MOVES,
     CONNECTION_STAYS,

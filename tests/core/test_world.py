@@ -27,7 +27,7 @@ from recovery.core.worker import effects as we
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.connection import Identity
 from recovery.core.worker.machine import WorkerMachine
-from recovery.core.worker.timers import WorkerTimer
+from recovery.core.worker.stimuli import WorkerTimer
 from recovery.core.worker.transitions import WorkerState
 from tests.core.desk import _key, checkpoint
 

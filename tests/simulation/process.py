@@ -34,7 +34,7 @@ from recovery.core.worker.effects import (
     WorkerEffect,
 )
 from recovery.core.worker.machine import WorkerMachine
-from recovery.core.worker.timers import WorkerTimer
+from recovery.core.worker.stimuli import WorkerTimer
 from recovery.training.disk_schedule import DiskSchedule
 from tests.simulation import search
 from tests.simulation.clock import OwnClock

@@ -19,7 +19,7 @@ from recovery.core.rules import Rules
 from recovery.core.tokens import request_of, token_digest
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.effects import Connect, Disconnect, Send, SetTimer, WorkerEffect
-from recovery.core.worker.timers import WorkerTimer
+from recovery.core.worker.stimuli import WorkerTimer
 from recovery.core.worker.transitions import ConnectionFact, ConnectionState, next_connection_state
 from recovery.core.worker.wait_note import WaitNote
 

@@ -7,8 +7,7 @@ from recovery.core.ids import RequestId
 from recovery.core.messages import Admitted, Failure, JobEnded, Leave
 from recovery.core.worker.effects import SetTimer, WorkerEffect
 from recovery.core.worker.requests import Requests
-from recovery.core.worker.stimuli import TrainingRaised
-from recovery.core.worker.timers import WorkerTimer
+from recovery.core.worker.stimuli import TrainingRaised, WorkerTimer
 
 SHUTDOWN_GRACE_MS = 2_000
 """How long a leaving process waits for the scheduler to take its last message."""

@@ -18,8 +18,7 @@ from recovery.core.messages import (
     Rollback,
     Source,
 )
-from recovery.core.worker.stimuli import Hangs
-from recovery.core.worker.timers import WorkerTimer
+from recovery.core.worker.stimuli import Hangs, WorkerTimer
 
 
 class SetTimer(msgspec.Struct, frozen=True, tag="set_timer"):

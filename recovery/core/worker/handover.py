@@ -34,7 +34,7 @@ from recovery.core.worker.effects import (
 )
 from recovery.core.worker.main_thread import MainThread
 from recovery.core.worker.requests import Requests
-from recovery.core.worker.timers import WorkerTimer
+from recovery.core.worker.stimuli import WorkerTimer
 from recovery.core.worker.transitions import WorkerState
 
 ANSWER_MS = 500

@@ -47,7 +47,7 @@ from recovery.core.worker.main_thread import MainThread
 from recovery.core.worker.patience import unreachable_limit_ms
 from recovery.core.worker.plans import Plans
 from recovery.core.worker.requests import Requests
-from recovery.core.worker.timers import WorkerTimer
+from recovery.core.worker.stimuli import WorkerTimer
 from recovery.core.worker.transitions import WorkerState
 from recovery.core.worker.wait_note import WaitNote
 

@@ -21,7 +21,7 @@ from recovery.core.worker.effects import (
 )
 from recovery.core.worker.hangs import HangCounter
 from recovery.core.worker.progress import Progress
-from recovery.core.worker.timers import WorkerTimer
+from recovery.core.worker.stimuli import WorkerTimer
 from recovery.core.worker.transitions import WorkerFact, WorkerState, next_worker_state
 
 

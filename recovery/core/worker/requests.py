@@ -14,7 +14,7 @@ from recovery.core.effects import Log
 from recovery.core.ids import RequestId
 from recovery.core.messages import CheckpointInvalid, CheckpointReport, Done, Failure, Leave, NotSaved
 from recovery.core.worker.effects import Send, SetTimer, WorkerEffect
-from recovery.core.worker.timers import WorkerTimer
+from recovery.core.worker.stimuli import WorkerTimer
 
 REPORT_PATIENCE_MS = 5_000
 """How long Done waits for the answers to a rank's last checkpoint reports, each of which waits for the rank's own store. Half of it could

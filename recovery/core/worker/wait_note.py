@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from recovery.core.effects import Log
 from recovery.core.worker.effects import SetTimer, WorkerEffect
-from recovery.core.worker.timers import WorkerTimer
+from recovery.core.worker.stimuli import WorkerTimer
 
 WAIT_NOTE_FIRST_MS = 5_000
 """After how long a wait says for the first time what it waits for."""
