@@ -59,7 +59,7 @@ LIVE_AGREEMENT = (
     Bug(
         "what was taken in the generation before counts in the next one",
         "I31",
-        "core/scheduler/live_state.py",
+        "core/scheduler/state.py",
         "LiveRollback.begin",
         "self.spoken.clear()",
         "",
@@ -142,7 +142,7 @@ LIVE_AGREEMENT = (
     Bug(
         "all ranks are sent to the source of the first part",
         "I31",
-        "core/scheduler/live_state.py",
+        "core/scheduler/state.py",
         "LiveRollback.source_of",
         "self._of_rank or not self.sources",
         "not self.sources",

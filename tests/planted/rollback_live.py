@@ -99,7 +99,7 @@ ROLLBACK_LIVE = (
     Bug(
         "a step that was refused once is refused when it is trained again",
         "I30",
-        "core/scheduler/live_state.py",
+        "core/scheduler/state.py",
         "LiveRollback.begin",
         "self.refused = {refused for refused in self.refused if refused <= step}",
         "",

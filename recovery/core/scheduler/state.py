@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
 from recovery.core import messages as m
@@ -9,6 +11,7 @@ from recovery.core.checkpoints import CheckpointIndex
 from recovery.core.effects import Answer, Persist
 from recovery.core.ids import ConnectionId, Generation, Incarnation, NodeId, Rank, RequestId, RunId
 from recovery.core.policy import rollback
+from recovery.core.policy.live import LiveSource
 from recovery.core.records import (
     EventKind,
     EventRecord,
@@ -25,12 +28,74 @@ from recovery.core.scheduler.copy_state import Copying
 from recovery.core.scheduler.crash_loop import CrashLoop
 from recovery.core.scheduler.drain_states import Drain
 from recovery.core.scheduler.job_states import ENDED, JobFact, next_state
-from recovery.core.scheduler.live_state import LiveRollback
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.pending_facts import Facts
 from recovery.core.scheduler.refusal_log import Refusals
 from recovery.core.scheduler.slot_counts import Slots
-from recovery.core.scheduler.vacancies import Vacancies
+
+
+class LiveRollback:
+    """Live rollback of the current generation: in whose memory the plan's state is, what the ranks have taken, and what is refused."""
+
+    def __init__(self) -> None:
+        """Each rank has its checkpoint."""
+        self.sources: tuple[LiveSource, ...] = ()
+        """In whose memories the plan found its state; none: each rank has its checkpoint."""
+        self._of_rank: dict[Rank, LiveSource] = {}
+        """Where there are several: the one that gives each rank its part."""
+        self.spoken: set[Rank] = set()
+        """Ranks that have said what they took of it."""
+        self.firsts: dict[Rank, tuple[Rank, str]] = {}
+        """By source: which rank has said first what it had taken there, and what."""
+        self.refused: set[int] = set()
+        """Steps whose state could not be taken, or was not the same on all ranks. Not stored: the next scheduler may try once more."""
+
+    def source_of(self, rank: Rank) -> LiveSource | None:
+        """The source that gives a rank its state; None: it has its checkpoint."""
+        if self._of_rank or not self.sources:
+            return self._of_rank.get(rank)
+        return self.sources[0]
+
+    def restore(self, sources: tuple[LiveSource, ...]) -> None:
+        """The plan is that of an earlier process. What the ranks have taken they say again."""
+        self.sources = sources
+        self._of_rank = {rank: source for source in sources for rank in source.replicas}
+
+    def begin(self, sources: tuple[LiveSource, ...], step: int) -> None:
+        """A plan to `step` is made. What is newer is trained again: its states are others then than those that were refused."""
+        self.restore(sources)
+        self.spoken.clear()
+        self.firsts.clear()
+        self.refused = {refused for refused in self.refused if refused <= step}
+
+
+class OpenOffer(NamedTuple):
+    """A standby was asked to take a slot, and has not answered yet."""
+
+    standby: NodeId
+    until_ms: int
+    """Then the next one is asked."""
+    is_last: bool = False
+    """Everybody has declined: this one takes the rank with what it can read, as the lost one would if it came back."""
+
+
+class Vacancies:
+    """Vacant slots, and the standbys that may take them. Nothing of it is stored: the next scheduler asks again.
+
+    Changed by the modules of `membership` only.
+    """
+
+    def __init__(self) -> None:
+        """No slot is offered."""
+        self.offers: dict[str, OpenOffer] = {}
+        """By the name of a vacant slot: which standby was asked to take it."""
+        self.declined: dict[NodeId, dict[str, str]] = {}
+        """By standby: the slots that it could not take, and why. Forgotten when it registers again, or says again what it can read."""
+        self.reported_declines: dict[NodeId, set[tuple[str, str]]] = {}
+        """By standby: which slots it could not take and why, as the log says already. Forgotten with the next plan, and when its next process comes."""
+        self.pending_failure: set[NodeId] = set()
+        """Lost nodes that their launchers have given up, and whose ranks a standby may still take: without one the job fails."""
+
 
 RUN_FINISHED = "its run finished"
 """Why a node has left: it did its part to the end. If it does not know that, it is answered when it asks. Stores hold it in these words."""

@@ -24,8 +24,7 @@ from recovery.core.scheduler.effects import OfferTimer, SchedulerEffect, SetTime
 from recovery.core.scheduler.job_states import WAITING
 from recovery.core.scheduler.membership import lost_scheduler_store, quorum, slot_choice
 from recovery.core.scheduler.node import Node
-from recovery.core.scheduler.state import SchedulerState
-from recovery.core.scheduler.vacancies import OpenOffer
+from recovery.core.scheduler.state import OpenOffer, SchedulerState
 
 # --- asking -------------------------------------------------------------------------------------------------------------
 
