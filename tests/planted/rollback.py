@@ -261,7 +261,7 @@ GENERATIONS = (
     Bug(
         "a plan is made with a rank that is lost",
         "I9",
-        "core/scheduler/slot_counts.py",
+        "core/scheduler/node.py",
         "Slots.count",
         "has_slot and record.state is NodeState.LIVE and said_ready",
         "has_slot and said_ready",

@@ -59,7 +59,7 @@ SIMULATED = (
     Bug(
         "a standby is counted as a rank that is ready",
         "I24",
-        "core/scheduler/slot_counts.py",
+        "core/scheduler/node.py",
         "Slots.count",
         "has_slot and record.state is NodeState.LIVE and said_ready",
         "record.state is NodeState.LIVE and said_ready",

@@ -28,10 +28,9 @@ from recovery.core.scheduler.copy_state import Copying
 from recovery.core.scheduler.crash_loop import CrashLoop
 from recovery.core.scheduler.drain_states import Drain
 from recovery.core.scheduler.job_states import ENDED, JobFact, next_state
-from recovery.core.scheduler.node import Node
+from recovery.core.scheduler.node import Node, Slots
 from recovery.core.scheduler.pending_facts import Facts
 from recovery.core.scheduler.refusal_log import Refusals
-from recovery.core.scheduler.slot_counts import Slots
 
 
 class LiveRollback:
