@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from recovery.core.ids import NodeId
-from recovery.core.scheduler.refusal_log import ADDRESSES_MAX, NAMED_MAX, PERIOD_MS, REMEMBERED, Refusals
+from recovery.core.scheduler.refused import ADDRESSES_MAX, NAMED_MAX, PERIOD_MS, REMEMBERED, Refusals
 
 
 def note(refusals: Refusals, name: str, *, peer: str = "h", at: int = 0, is_known: bool = False) -> int:

@@ -7,7 +7,7 @@ import pytest
 from recovery.core import messages as m
 from recovery.core.records import EventKind, GenerationRecord, JobRecord, JobState
 from recovery.core.rules import Rules
-from recovery.core.scheduler.crash_loop import NETWORK_MS, SAME_ENDS_MAX
+from recovery.core.scheduler.pending_facts import NETWORK_MS, SAME_ENDS_MAX
 from tests.core.desk import Desk, Worker, running_workers
 
 

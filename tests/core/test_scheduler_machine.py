@@ -17,7 +17,7 @@ from recovery.core.records import (
     NodeState,
 )
 from recovery.core.rules import Rules
-from recovery.core.scheduler.refusal_log import NAMED_MAX, PERIOD_MS
+from recovery.core.scheduler.refused import NAMED_MAX, PERIOD_MS
 from tests.core.desk import Desk, Worker, checkpoint, registration, running_workers
 
 

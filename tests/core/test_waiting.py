@@ -8,8 +8,8 @@ from recovery.core import messages as m
 from recovery.core.ids import Incarnation, NodeId
 from recovery.core.records import EventKind, NodeRecord, NodeState
 from recovery.core.rules import Rules
-from recovery.core.scheduler.admission_queue import BESIDE_SLOTS
 from recovery.core.scheduler.effects import WaitingTimer
+from recovery.core.scheduler.refused import BESIDE_SLOTS
 from recovery.core.scheduler.stimuli import ProcessGone
 from tests.core.desk import Desk, Worker, running_workers
 from tests.core.standbys import answer

@@ -28,7 +28,7 @@ PRINCIPALS = (
     Bug(
         "a peer that invents names fills the store",
         "I17",
-        "core/scheduler/refusal_log.py",
+        "core/scheduler/refused.py",
         "_count",
         "now_ms - counted.noted_ms < PERIOD_MS",
         "now_ms < counted.noted_ms",

@@ -143,7 +143,7 @@ WAITING = (
     Bug(
         "who waits has no bound",
         "I17",
-        "core/scheduler/admission_queue.py",
+        "core/scheduler/refused.py",
         "WaitingList.add",
         "len(self._by_connection) >= self._at_most",
         "len(self._by_connection) >= 10 * self._at_most",

@@ -8,7 +8,7 @@ PLAN = (
     Bug(
         "a job whose rollbacks lead to the same end goes on for ever",
         "I14",
-        "core/scheduler/crash_loop.py",
+        "core/scheduler/pending_facts.py",
         "CrashLoop.is_hopeless",
         "self.times < SAME_ENDS_MAX",
         "self.times > 0",

@@ -301,7 +301,7 @@ SECURE_CHANNEL = (
     Bug(
         "one fault after the other under a known id fills the store",
         "I17",
-        "core/scheduler/refusal_log.py",
+        "core/scheduler/refused.py",
         "Refusals.note",
         "_count(self._known.setdefault(node_id, _Counted()), now_ms)",
         "1",

@@ -111,7 +111,7 @@ REGISTRATION = (
     Bug(
         "every refused try is written down",
         "I17",
-        "core/scheduler/refusal_log.py",
+        "core/scheduler/refused.py",
         "Refusals.note",
         "self._codes.get(node_id) == code",
         "code in self._codes",

@@ -327,7 +327,7 @@ STANDBYS = (
     Bug(
         "who waits for the place by which it is called is not let in when it is free",
         "I25",
-        "core/scheduler/admission_queue.py",
+        "core/scheduler/refused.py",
         "_waits_for",
         "(register.node_id, register.replaces, first_id(register.node_id))",
         "(register.node_id, register.replaces)",

@@ -23,14 +23,12 @@ from recovery.core.records import (
     TrainingEndRecord,
 )
 from recovery.core.rules import Rules
-from recovery.core.scheduler.admission_queue import BESIDE_SLOTS, WaitingList
 from recovery.core.scheduler.copy_state import Copying
-from recovery.core.scheduler.crash_loop import CrashLoop
 from recovery.core.scheduler.drain_states import Drain
 from recovery.core.scheduler.job_states import ENDED, JobFact, next_state
 from recovery.core.scheduler.node import Node, Slots
-from recovery.core.scheduler.pending_facts import Facts
-from recovery.core.scheduler.refusal_log import Refusals
+from recovery.core.scheduler.pending_facts import CrashLoop, Facts
+from recovery.core.scheduler.refused import BESIDE_SLOTS, Refusals, WaitingList
 
 
 class LiveRollback:

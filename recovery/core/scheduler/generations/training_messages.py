@@ -8,10 +8,10 @@ from recovery.core import messages as m
 from recovery.core.effects import Persist
 from recovery.core.policy.live import NOT_LIVE
 from recovery.core.records import EventKind, JobState
-from recovery.core.scheduler import crash_loop
 from recovery.core.scheduler.effects import SchedulerEffect, Send
 from recovery.core.scheduler.generations import live
 from recovery.core.scheduler.node import Node
+from recovery.core.scheduler.pending_facts import CrashLoop, crash_loop_after
 from recovery.core.scheduler.state import SchedulerState
 
 _NAMED_MAX = 5
@@ -72,10 +72,10 @@ def on_collective_failed(
     return []
 
 
-def ended_at(state: SchedulerState, step: int, now_ms: int) -> crash_loop.CrashLoop:
+def ended_at(state: SchedulerState, step: int, now_ms: int) -> CrashLoop:
     """The generation ends at a step for a cause that nobody knows: how those before it ended, and this one."""
     done = [f"rank {node.record.rank} (step {node.record.step})" for node in state.workers if node.done]
-    return crash_loop.after(
+    return crash_loop_after(
         state.crash_loop,
         plan=state.generations[-1].step,
         step=step,

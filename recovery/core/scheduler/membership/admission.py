@@ -31,7 +31,6 @@ from recovery.core.records import (
     NodeState,
     Record,
 )
-from recovery.core.scheduler.admission_queue import Waiting
 from recovery.core.scheduler.drain_states import RANK_HANDED_OVER
 from recovery.core.scheduler.effects import (
     CloseConnection,
@@ -43,6 +42,7 @@ from recovery.core.scheduler.effects import (
 )
 from recovery.core.scheduler.membership import death_proof, slot_choice
 from recovery.core.scheduler.node import Node
+from recovery.core.scheduler.refused import Waiting
 from recovery.core.scheduler.state import RUN_FINISHED, SchedulerState
 from recovery.core.scheduler.stimuli import MessageReceived
 from recovery.core.tokens import request_of, token_digest
