@@ -132,7 +132,7 @@ DRAIN = (
     Bug(
         "who had asked to end is forgotten when the whole job is to",
         "I26",
-        "core/scheduler/job_stop.py",
+        "core/scheduler/planned_end.py",
         "on_stop_job",
         "True, request, departing",
         "True, request, {}",
@@ -168,7 +168,7 @@ DRAIN = (
     Bug(
         "a launcher hears that all ranks wait at a step at which they wait no longer",
         "I26",
-        "core/scheduler/job_stop.py",
+        "core/scheduler/planned_end.py",
         "_still_waits",
         "drains.is_saved_for_its_end(state) and not trains_on",
         "drains.is_saved_for_its_end(state)",

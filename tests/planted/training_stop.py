@@ -23,7 +23,7 @@ TRAINING_STOP = (
     Bug(
         "a script's wish is written only once all ranks have agreed",
         "I32",
-        "core/scheduler/early_end.py",
+        "core/scheduler/planned_end.py",
         "on_stop_training",
         "[Persist((end,))]",
         "[Persist(())]",
@@ -32,7 +32,7 @@ TRAINING_STOP = (
     Bug(
         "a script's second wish moves the end",
         "I32",
-        "core/scheduler/early_end.py",
+        "core/scheduler/planned_end.py",
         "on_stop_training",
         "not (is_here and is_of_it) or state.training_end is not None",
         "not (is_here and is_of_it)",
@@ -41,7 +41,7 @@ TRAINING_STOP = (
     Bug(
         "a wish of a generation that is over ends the one that follows",
         "I32",
-        "core/scheduler/early_end.py",
+        "core/scheduler/planned_end.py",
         "on_stop_training",
         "node.record.rank is not None and stop.generation == state.job.generation",
         "node.record.rank is not None",
@@ -50,7 +50,7 @@ TRAINING_STOP = (
     Bug(
         "a rank that reconnects is not asked again where it stops",
         "I32",
-        "core/scheduler/early_end.py",
+        "core/scheduler/planned_end.py",
         "_ask_again",
         "drain.passed.pop(node_id, None)",
         "",
@@ -59,7 +59,7 @@ TRAINING_STOP = (
     Bug(
         "a rank that comes back hears that training ends before all have agreed on a step",
         "I32",
-        "core/scheduler/training_end.py",
+        "core/scheduler/planned_end.py",
         "agreed",
         "None if is_asked else state.training_end",
         "state.training_end",
@@ -68,8 +68,8 @@ TRAINING_STOP = (
     Bug(
         "a plan behind the end of training trains further",
         "I32",
-        "core/scheduler/training_end.py",
-        "planned",
+        "core/scheduler/planned_end.py",
+        "end_no_earlier",
         "end is None or end.step >= step",
         "True",
         (f"{_CORE}::test_a_plan_behind_the_step_that_was_asked_for_ends_where_it_begins",),

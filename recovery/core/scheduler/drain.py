@@ -6,10 +6,10 @@ after any departure: their slots are offered to standbys, and the plan goes to t
 
 Whatever goes wrong before that ends the drain, and training goes on as without it. `advance` looks after each stimulus whether it can go on.
 
-A launcher that is asked to end the job begins one that nobody departs in (job_stop.py). Where a system sends its signal to all processes at once, the
+A launcher that is asked to end the job begins one that nobody departs in (planned_end.py). Where a system sends its signal to all processes at once, the
 workers' requests may be here first: for a moment, in which all stop and save, no standby is missed.
 
-A script that ends training begins one that early_end.py leads; here its ranks' answers are heard.
+A script that ends training begins one that planned_end.py leads; here its ranks' answers are heard.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from recovery.core.records import (
     TrainingEndRecord,
 )
 from recovery.core.rules import Rules
-from recovery.core.scheduler import drain, early_end, invariants, job_end, job_stop, restore
+from recovery.core.scheduler import drain, invariants, job_end, planned_end, restore
 from recovery.core.scheduler.checkpoints import copy_reports, saves
 from recovery.core.scheduler.effects import (
     CloseConnection,
@@ -199,7 +199,7 @@ class SchedulerMachine:
         if isinstance(message, m.Exited):
             return liveness.on_exited(state, received, message, now_ms)
         if isinstance(message, StopJob):
-            return job_stop.on_stop_job(state, connection, message, received.peer, now_ms)
+            return planned_end.on_stop_job(state, connection, message, received.peer, now_ms)
         assert node is not None, "the table lets only members say the rest"
         return self._from_speaker(node, connection, message, now_ms)
 
@@ -255,7 +255,7 @@ class SchedulerMachine:
             case Depart():
                 return drain.on_depart(state, node, message, now_ms)
             case StopTraining():
-                return early_end.on_stop_training(state, node, message, now_ms)
+                return planned_end.on_stop_training(state, node, message, now_ms)
             case Position():
                 return drain.on_position(state, node, message)
             case CopyReport():
@@ -268,7 +268,7 @@ class SchedulerMachine:
 
 def _on_drain_due(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     if state.drain is not None and state.drain.is_open and state.drain.ends_training:
-        return early_end.on_due(state, state.drain, now_ms)
+        return planned_end.on_due(state, state.drain, now_ms)
     return drain.on_due(state)
 
 

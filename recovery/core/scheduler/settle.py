@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from recovery.core.scheduler import drain, early_end
+from recovery.core.scheduler import drain, planned_end
 from recovery.core.scheduler.checkpoints import copying
 from recovery.core.scheduler.effects import SchedulerEffect
 from recovery.core.scheduler.generations import catch_up, interruption, next_generation
@@ -81,7 +81,7 @@ ORDER: tuple[Callable[[SchedulerState, int], list[SchedulerEffect]], ...] = (
     # A planned departure goes on, or is given up.
     drain.advance,
     # The end of training that a script has asked for likewise.
-    early_end.advance,
+    planned_end.advance,
     # Vacant slots are offered.
     takeover.offer_vacant,
     # All ranks are done, or all are ready: the job ends, or its next generation begins.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from recovery.core import messages as m
 from recovery.core.effects import Answer, Persist
 from recovery.core.ids import Generation
-from recovery.core.scheduler import training_end
+from recovery.core.scheduler import planned_end
 from recovery.core.scheduler.effects import SchedulerEffect
 from recovery.core.scheduler.generations.plan_messages import rollback_for
 from recovery.core.scheduler.job_states import WAITING
@@ -34,7 +34,7 @@ def catch_up(state: SchedulerState, node: Node, register: m.Register, now_ms: in
     node.sent_generation = state.job.generation
     if state.rendezvous is not None:
         answers.append(Answer(connection, state.rendezvous))
-    end = training_end.agreed(state)
+    end = planned_end.agreed(state)
     if end is not None:
-        answers.append(Answer(connection, training_end.message(state, end)))
+        answers.append(Answer(connection, planned_end.training_ends(state, end)))
     return [*effects, Persist((), tuple(answers))]

@@ -10,7 +10,7 @@ from recovery.core.records import (
     EventKind,
     JobState,
 )
-from recovery.core.scheduler import job_end, training_end
+from recovery.core.scheduler import job_end, planned_end
 from recovery.core.scheduler.effects import SchedulerEffect, Send
 from recovery.core.scheduler.job_states import JobFact
 from recovery.core.scheduler.membership.quorum import wait_for_all_ranks
@@ -67,6 +67,6 @@ def end_if_all_done(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]
     if state.job.state is not JobState.RUNNING or not state.slots[m.Role.WORKER].all_done:
         return []
     step = max(node.record.step for node in state.workers)
-    why = training_end.of_end(state, step)
+    why = planned_end.of_end(state, step)
     reason = f"all {state.rules.world_size} ranks are done at step {step}{why}"
     return job_end.end(state, m.JobOutcome.FINISHED, reason, now_ms)

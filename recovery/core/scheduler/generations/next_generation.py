@@ -20,7 +20,7 @@ from recovery.core.records import (
     Record,
     to_record,
 )
-from recovery.core.scheduler import job_end, training_end
+from recovery.core.scheduler import job_end, planned_end
 from recovery.core.scheduler.checkpoints import copying, sources
 from recovery.core.scheduler.copy_state import Fetching
 from recovery.core.scheduler.effects import SchedulerEffect
@@ -99,7 +99,7 @@ def _begin(
     files = target.files if isinstance(target, rollback.ToCheckpoint) else ()
     of_memory = target if isinstance(target, ToLive) else None
     step = 0 if isinstance(target, rollback.ToStart) else target.step
-    records += [*missing_files(state, step), *_fetch(state, files), *training_end.planned(state, step)]
+    records += [*missing_files(state, step), *_fetch(state, files), *planned_end.end_no_earlier(state, step)]
     reason = why_there(state, target, step)
     at = of_memory.state if of_memory is not None else files[0] if files else None
     generation = GenerationRecord(

@@ -8,7 +8,7 @@ from recovery.core.policy import copies, given_up, ranks, rollback
 from recovery.core.policy import live as live_policy
 from recovery.core.policy.live import ToLive
 from recovery.core.records import EventKind, Record
-from recovery.core.scheduler import training_end
+from recovery.core.scheduler import planned_end
 from recovery.core.scheduler.checkpoints import sources
 from recovery.core.scheduler.generations import live
 from recovery.core.scheduler.node import Node
@@ -25,7 +25,7 @@ def rollback_for(state: SchedulerState, node: Node) -> m.Rollback:
     loads_own = of_memory is None or (of_memory.is_checkpoint and of_memory.rank == rank)
     file = state.checkpoints.file_of(rank, generation.step) if loads_own else None
     fetching = state.copying.fetching.get(rank)
-    end = training_end.agreed(state)
+    end = planned_end.agreed(state)
     return m.Rollback(
         generation=generation.generation,
         run=generation.run,
@@ -73,7 +73,7 @@ def why_there(
 ) -> str:
     """Why the plan is where it is: also which newer committed steps it gives up, and whose files are the reason."""
     why = given_up.sentence(state.checkpoints.given_up(step))
-    ends = training_end.of_plan(state)
+    ends = planned_end.of_plan(state)
     if isinstance(target, ToLive):
         return "; ".join(filter(None, [_given(state, target), why, ends]))
     reasons = [target.reason if isinstance(target, rollback.ToStart) else f"every rank holds step {step}"]
