@@ -177,7 +177,7 @@ DRAIN = (
     Bug(
         "who departs is interrupted before it hears that it may go",
         "I14",
-        "core/scheduler/generations/interruption.py",
+        "core/scheduler/generations/change.py",
         "interrupt",
         "node.connection is not None and not job_end.has_left(node)",
         "node.connection is not None",

@@ -8,8 +8,8 @@ ENDS: tuple[Bug, ...] = (
     Bug(
         "a rank that is connected and makes no step is waited for without end",
         "I14",
-        "core/scheduler/generations/stalls.py",
-        "note",
+        "core/scheduler/generations/training_messages.py",
+        "note_stall",
         "node.step_wait.lasting_ms >= limit_ms",
         "node.step_wait.lasting_ms < 0",
         ("tests/core/test_stalls.py::test_a_rank_that_hangs_while_its_heartbeats_come_ends_the_generation",),
@@ -17,8 +17,8 @@ ENDS: tuple[Bug, ...] = (
     Bug(
         "the pause of a process is taken for a step that takes long",
         "I14",
-        "core/scheduler/generations/stalls.py",
-        "note",
+        "core/scheduler/generations/training_messages.py",
+        "note_stall",
         "min(now_ms - before.heard_ms, state.rules.heartbeat_ms_max + _LATE_MS)",
         "now_ms - before.heard_ms",
         ("tests/core/test_stalls.py::test_a_pause_of_either_process_counts_as_one_heartbeat",),

@@ -76,7 +76,7 @@ HELD_COPIES = (
     Bug(
         "a rank counts as holding what it has yet to fetch",
         "I5",
-        "core/scheduler/generations/next_generation.py",
+        "core/scheduler/generations/change.py",
         "_row_of",
         "state.copying.fetching",
         "()",

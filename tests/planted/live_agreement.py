@@ -133,7 +133,7 @@ LIVE_AGREEMENT = (
     Bug(
         "a source that failed has its answer before its generation has ended",
         "I14",
-        "core/scheduler/generations/interruption.py",
+        "core/scheduler/generations/change.py",
         "interrupt",
         "[*effects, *wait_for_all_ranks(state, now_ms), *failure.then]",
         "[*failure.then, *effects, *wait_for_all_ranks(state, now_ms)]",

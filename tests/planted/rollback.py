@@ -19,7 +19,7 @@ PLAN = (
     Bug(
         "a loss does not explain the broken data plane before it",
         "I14",
-        "core/scheduler/generations/interruption.py",
+        "core/scheduler/generations/change.py",
         "_another_failure",
         "state.crash_loop = None",
         "",
@@ -212,7 +212,7 @@ GENERATIONS = (
     Bug(
         "the generation number is used again",
         "I2",
-        "core/scheduler/generations/next_generation.py",
+        "core/scheduler/generations/change.py",
         "_next_number",
         "Generation(newest + 1)",
         "Generation(max(newest, 1))",
@@ -221,7 +221,7 @@ GENERATIONS = (
     Bug(
         "a generation that the workers know is used again after a store was lost",
         "I2",
-        "core/scheduler/generations/next_generation.py",
+        "core/scheduler/generations/change.py",
         "_next_number",
         "max(state.job.generation, state.store_rebuild.reported_generation, of_nodes)",
         "min(state.job.generation, state.store_rebuild.reported_generation, of_nodes)",
@@ -241,7 +241,7 @@ GENERATIONS = (
     Bug(
         "a generation that only nodes know which did not come is used again after a store was lost",
         "I20",
-        "core/scheduler/generations/next_generation.py",
+        "core/scheduler/generations/change.py",
         "_next_number",
         "rebuild.first_number_after(newest)",
         "Generation(newest + 1)",
@@ -281,7 +281,7 @@ GENERATIONS = (
     Bug(
         "a bad file of an older plan ends the newer one",
         "I12",
-        "core/scheduler/generations/checkpoint_invalid.py",
+        "core/scheduler/generations/training_messages.py",
         "on_checkpoint_invalid",
         "node.record.rank is None or bad.generation != state.job.generation",
         "node.record.rank is None",
@@ -299,7 +299,7 @@ GENERATIONS = (
     Bug(
         "Done is no barrier",
         "I10",
-        "core/scheduler/generations/interruption.py",
+        "core/scheduler/generations/change.py",
         "end_if_all_done",
         "state.slots[m.Role.WORKER].all_done",
         "state.slots[m.Role.WORKER].done",
@@ -317,7 +317,7 @@ GENERATIONS = (
     Bug(
         "survivors are not interrupted",
         "I14",
-        "core/scheduler/generations/interruption.py",
+        "core/scheduler/generations/change.py",
         "interrupt",
         "answers.append(Answer(node.connection, interrupted))",
         "assert interrupted.generation",

@@ -108,7 +108,7 @@ ROLLBACK_LIVE = (
     Bug(
         "what goes on from memory counts as committed",
         "I11",
-        "core/scheduler/generations/next_generation.py",
+        "core/scheduler/generations/change.py",
         "_begin",
         "of_memory is None",
         "True",
@@ -191,7 +191,7 @@ ROLLBACK_LIVE = (
     Bug(
         "a damaged file of the rank that gives refuses the step to all",
         "I30",
-        "core/scheduler/generations/checkpoint_invalid.py",
+        "core/scheduler/generations/training_messages.py",
         "on_checkpoint_invalid",
         "own.path != bad.path",
         "True",

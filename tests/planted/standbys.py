@@ -156,7 +156,7 @@ STANDBYS = (
     Bug(
         "why a standby declines is reported once in the life of a job",
         "I14",
-        "core/scheduler/generations/next_generation.py",
+        "core/scheduler/generations/change.py",
         "_begin",
         "state.vacancies.reported_declines.clear()",
         "",
@@ -192,7 +192,7 @@ STANDBYS = (
     Bug(
         "a fresh process in another's place is not sent where the rank's files lie",
         "I14",
-        "core/scheduler/generations/catch_up.py",
+        "core/scheduler/generations/plan_messages.py",
         "catch_up",
         "node.record.rank is not None",
         "node.record.rank is None",
@@ -278,7 +278,7 @@ STANDBYS = (
     Bug(
         "who holds another's place and does not say what it can read is waited for, for ever",
         "I14",
-        "core/scheduler/generations/catch_up.py",
+        "core/scheduler/generations/plan_messages.py",
         "catch_up",
         "takeover.ask_holder(state, node, now_ms)",
         "takeover.ask_holder(state, node, now_ms)[:1]",

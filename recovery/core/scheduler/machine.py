@@ -45,7 +45,7 @@ from recovery.core.scheduler.effects import (
     WaitingTimer,
     WindowsTimer,
 )
-from recovery.core.scheduler.generations import checkpoint_invalid, stalls, training_messages
+from recovery.core.scheduler.generations import training_messages
 from recovery.core.scheduler.membership import (
     liveness,
     lost_scheduler_store,
@@ -227,7 +227,7 @@ class SchedulerMachine:
         state = self.state
         match message:
             case m.Heartbeat():
-                stalls.note(state, node, message, now_ms)
+                training_messages.note_stall(state, node, message, now_ms)
                 return liveness.on_heartbeat(state, node, message)
             case m.Ready():
                 ready_reports.on_ready(state, node, message)
@@ -235,7 +235,7 @@ class SchedulerMachine:
             case m.CheckpointReport():
                 return saves.on_checkpoint_report(state, node, message, now_ms)
             case m.CheckpointInvalid():
-                return checkpoint_invalid.on_checkpoint_invalid(state, node, message)
+                return training_messages.on_checkpoint_invalid(state, node, message)
             case m.NotSaved():
                 return saves.on_not_saved(state, node, message)
             case m.RendezvousOpen():

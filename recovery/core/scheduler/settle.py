@@ -12,7 +12,7 @@ from collections.abc import Callable
 from recovery.core.scheduler import drain, planned_end
 from recovery.core.scheduler.checkpoints import copying
 from recovery.core.scheduler.effects import SchedulerEffect
-from recovery.core.scheduler.generations import catch_up, interruption, next_generation
+from recovery.core.scheduler.generations import change, plan_messages
 from recovery.core.scheduler.membership import liveness, ready_reports, takeover
 from recovery.core.scheduler.pending_facts import taken
 from recovery.core.scheduler.state import SchedulerState
@@ -41,7 +41,7 @@ def _failures(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     return [
         effect
         for failure in taken(state.facts.failures)
-        for effect in interruption.interrupt(state, failure, now_ms)
+        for effect in change.interrupt(state, failure, now_ms)
     ]
 
 
@@ -59,7 +59,7 @@ def _arrivals(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     return [
         effect
         for arrival in taken(state.facts.arrivals)
-        for effect in catch_up.catch_up(state, arrival.node, arrival.register, now_ms)
+        for effect in plan_messages.catch_up(state, arrival.node, arrival.register, now_ms)
     ]
 
 
@@ -85,7 +85,7 @@ ORDER: tuple[Callable[[SchedulerState, int], list[SchedulerEffect]], ...] = (
     # Vacant slots are offered.
     takeover.offer_vacant,
     # All ranks are done, or all are ready: the job ends, or its next generation begins.
-    interruption.end_if_all_done,
-    next_generation.begin_if_all_ready,
+    change.end_if_all_done,
+    change.begin_if_all_ready,
 )
 """The steps, in their order. Copies are ordered behind them."""

@@ -1,4 +1,9 @@
-"""What ranks report of their training: it has begun, the data plane is open or broke, the code raised, it is done."""
+"""What ranks report of their plan and training: it is not usable, it has begun, the data plane is open or broke, the code raised, it is done.
+
+A rank that is connected may make no step: its heartbeats come, and its main thread hangs where no collective would notice it. Which of the ranks that
+wait for each other hangs shows itself when the generation has ended: its main thread does not come back, and its process is replaced
+(`core/worker/hangs.py`).
+"""
 
 from __future__ import annotations
 
@@ -7,15 +12,18 @@ import msgspec
 from recovery.core import messages as m
 from recovery.core.effects import Persist
 from recovery.core.policy.live import NOT_LIVE
-from recovery.core.records import EventKind, JobState
+from recovery.core.records import CheckpointState, EventKind, JobState, Record, to_record
 from recovery.core.scheduler.effects import SchedulerEffect, Send
 from recovery.core.scheduler.generations import live
-from recovery.core.scheduler.node import Node
+from recovery.core.scheduler.node import Node, StepWait
 from recovery.core.scheduler.pending_facts import CrashLoop, crash_loop_after
 from recovery.core.scheduler.state import SchedulerState
 
 _NAMED_MAX = 5
 """Ranks in a sentence."""
+_LATE_MS = 1_000
+"""A heartbeat that is later than the longest wait between two by this shows that one of the two processes was paused. That time counts nowhere;
+as PAUSE_MS in liveness.py."""
 
 
 def on_rendezvous_open(state: SchedulerState, node: Node, opened: m.RendezvousOpen) -> list[SchedulerEffect]:
@@ -101,3 +109,56 @@ def on_done(state: SchedulerState, node: Node, done: m.Done) -> list[SchedulerEf
     node.done = True
     node.record = msgspec.structs.replace(node.record, step=done.step)
     return [state.answer(node, done.request_id, [node.record])]
+
+
+def on_checkpoint_invalid(
+    state: SchedulerState, node: Node, bad: m.CheckpointInvalid
+) -> list[SchedulerEffect]:
+    """A file of the plan does not verify: it is never used again, and the plan goes back further."""
+    if node.record.rank is None or bad.generation != state.job.generation:
+        # Of a plan that is over: the newer one does not go there.
+        return [state.answer(node, bad.request_id, [])]
+    own = state.checkpoints.file_of(node.record.rank, bad.step)
+    if state.live.sources and (own is None or own.path != bad.path):
+        why = f"{node.record.node_id} has not taken the state of step {bad.step}: {bad.reason}"
+        noted = live.on_not_taken(state, node, bad)
+        # Behind the end: nothing in a store says that a state is bad. A node that has its answer waits for the end, and does not ask again.
+        state.facts.fail(why, then=(state.answer(node, bad.request_id, noted),))
+        return []
+    checkpoint = state.checkpoints.reject(node.record.rank, bad.step, bad.reason)
+    records: list[Record] = [
+        state.node_event(
+            EventKind.CHECKPOINT_INVALID, node, step=bad.step, reason=bad.reason, details=bad.path
+        )
+    ]
+    if checkpoint is not None:
+        records.append(to_record(node.record.rank, checkpoint, CheckpointState.INVALID, bad.reason))
+    # It may have lain among this node's copies.
+    copy = state.checkpoints.copies.reject(node.record.node_id, node.record.rank, bad.step, bad.reason)
+    records += [copy] if copy is not None else []
+    state.facts.fail(
+        f"the checkpoint of step {bad.step} is not usable on {node.record.node_id}: {bad.reason}"
+    )
+    return [state.answer(node, bad.request_id, records)]
+
+
+def note_stall(state: SchedulerState, node: Node, beat: m.Heartbeat, now_ms: int) -> None:
+    """A heartbeat says at which step its rank is: the generation cannot go on where that is the same for too long.
+
+    Who has made no step at all is not judged: a program that tells nothing of its steps, or one that compiles its first.
+    """
+    limit_ms = state.rules.step_timeout_ms
+    is_training = state.job.state is JobState.RUNNING and beat.generation == state.job.generation
+    if not limit_ms or not is_training or not beat.step or node.done or node.is_standby:
+        node.step_wait = None
+        return
+    before = node.step_wait
+    if before is None or (before.generation, before.step) != (beat.generation, beat.step):
+        node.step_wait = StepWait(beat.generation, beat.step, 0, now_ms)
+        return
+    passed_ms = min(now_ms - before.heard_ms, state.rules.heartbeat_ms_max + _LATE_MS)
+    node.step_wait = before._replace(lasting_ms=before.lasting_ms + passed_ms, heard_ms=now_ms)
+    if node.step_wait.lasting_ms >= limit_ms:
+        node.step_wait = None
+        reason = f"{node.record.node_id} is connected, and has made no step behind step {beat.step} for {limit_ms / 1000:g} s (MS_STEP_TIMEOUT)"
+        state.facts.fail(reason, crash_loop=ended_at(state, beat.step, now_ms))
