@@ -58,7 +58,7 @@ HELD_COPIES = (
     Bug(
         "a holder that did not answer is named for ever",
         "I14",
-        "core/scheduler/checkpoints/copy_reports.py",
+        "core/scheduler/checkpoints/reports.py",
         "_of_plan",
         "state.copying.not_given |= {(fault.source.address, failed.digest) for fault in failed.failures}",
         "_ = {(fault.source.address, failed.digest) for fault in failed.failures}",
@@ -85,7 +85,7 @@ HELD_COPIES = (
     Bug(
         "who has not said what it holds is named as a holder",
         "I27",
-        "core/scheduler/checkpoints/sources.py",
+        "core/scheduler/checkpoints/copying.py",
         "holders_here",
         "where is not None and has_said and (where.address, digest) not in state.copying.not_given",
         "where is not None and (where.address, digest) not in state.copying.not_given",

@@ -78,7 +78,7 @@ ANSWERS = (
     Bug(
         "a commit is sent that is not written",
         "I5",
-        "core/scheduler/checkpoints/saves.py",
+        "core/scheduler/checkpoints/reports.py",
         "on_checkpoint_report",
         "[*state.checkpoints.committed_records(held.step), *state.checkpoints.retire(*needed)]",
         "state.checkpoints.retire(*needed)",

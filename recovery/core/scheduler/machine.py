@@ -1,7 +1,7 @@
 """The scheduler's machine: `handle(stimulus, now_ms) -> effects`, no I/O. One place decides, everything else carries out.
 
 Here stands only which module handles what; what follows from it all, and in which order, stands in settle.py. A process registers:
-registration.py. Which nodes are here: liveness.py. What ranks report: checkpoint_messages.py, copy_reports.py, training_messages.py.
+registration.py. Which nodes are here: liveness.py. What ranks report: checkpoints/reports.py, training_messages.py.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from recovery.core.records import (
 )
 from recovery.core.rules import Rules
 from recovery.core.scheduler import drain, invariants, job_end, planned_end, restore
-from recovery.core.scheduler.checkpoints import copy_reports, saves
+from recovery.core.scheduler.checkpoints import reports
 from recovery.core.scheduler.effects import (
     CloseConnection,
     DrainTimer,
@@ -233,11 +233,11 @@ class SchedulerMachine:
                 ready_reports.on_ready(state, node, message)
                 return []
             case m.CheckpointReport():
-                return saves.on_checkpoint_report(state, node, message, now_ms)
+                return reports.on_checkpoint_report(state, node, message, now_ms)
             case m.CheckpointInvalid():
                 return training_messages.on_checkpoint_invalid(state, node, message)
             case m.NotSaved():
-                return saves.on_not_saved(state, node, message)
+                return reports.on_not_saved(state, node, message)
             case m.RendezvousOpen():
                 return training_messages.on_rendezvous_open(state, node, message)
             case m.StateLoaded():
@@ -259,9 +259,9 @@ class SchedulerMachine:
             case Position():
                 return drain.on_position(state, node, message)
             case CopyReport():
-                return copy_reports.on_copy_report(state, node, message)
+                return reports.on_copy_report(state, node, message)
             case CopyFailed():
-                return copy_reports.on_copy_failed(state, node, message)
+                return reports.on_copy_failed(state, node, message)
             case _:
                 assert_never(message)
 

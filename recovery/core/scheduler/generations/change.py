@@ -21,7 +21,7 @@ from recovery.core.records import (
     to_record,
 )
 from recovery.core.scheduler import job_end, planned_end
-from recovery.core.scheduler.checkpoints import copying, sources
+from recovery.core.scheduler.checkpoints import copying
 from recovery.core.scheduler.copy_state import Fetching
 from recovery.core.scheduler.effects import SchedulerEffect, Send
 from recovery.core.scheduler.generations import live
@@ -101,7 +101,7 @@ def begin_if_all_ready(state: SchedulerState, now_ms: int) -> list[SchedulerEffe
             return [taken_up]
         records = [*taken_up, *_assign_ranks(state)]
     target = state.checkpoints.target(
-        allow_restart_from_zero=state.rules.allow_restart_from_zero, copied=sources.copies_for_plan(state)
+        allow_restart_from_zero=state.rules.allow_restart_from_zero, copied=copying.copies_for_plan(state)
     )
     of_memory = live.target(state, target)
     if of_memory is not None:
@@ -213,7 +213,7 @@ def _fetch(state: SchedulerState, files: tuple[m.HeldCheckpoint, ...]) -> list[R
         if nodes[rank].record.node_id in state.checkpoints.copies.holders(rank, held.step):
             records.append(state.checkpoints.bring_back(rank, held))
         else:
-            state.copying.fetching[rank] = Fetching(held, sources.holders_here(state, rank, held.step))
+            state.copying.fetching[rank] = Fetching(held, copying.holders_here(state, rank, held.step))
     return records
 
 

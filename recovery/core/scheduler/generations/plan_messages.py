@@ -10,7 +10,6 @@ from recovery.core.policy import live as live_policy
 from recovery.core.policy.live import ToLive
 from recovery.core.records import EventKind, Record
 from recovery.core.scheduler import planned_end
-from recovery.core.scheduler.checkpoints import sources
 from recovery.core.scheduler.effects import SchedulerEffect
 from recovery.core.scheduler.generations import live
 from recovery.core.scheduler.job_states import WAITING
@@ -85,7 +84,10 @@ def why_there(
         reasons.append(state.crash_loop.sentence)
     reasons += live.why_not(state)
     reasons += copies.who_fetches(
-        [(rank, sources.names(fetch.sources)) for rank, fetch in state.copying.fetching.items()]
+        [
+            (rank, ", ".join(source.node_id for source in fetch.sources))
+            for rank, fetch in state.copying.fetching.items()
+        ]
     )
     if why:
         reasons.append(why)

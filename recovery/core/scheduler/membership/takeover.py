@@ -18,7 +18,7 @@ from recovery.core.policy.ranks import first_id, natural_key
 from recovery.core.policy.takeover import Vacancy
 from recovery.core.records import EventKind, NodeState, Record
 from recovery.core.scheduler import job_end
-from recovery.core.scheduler.checkpoints import sources
+from recovery.core.scheduler.checkpoints import copying
 from recovery.core.scheduler.drain_states import DrainState
 from recovery.core.scheduler.effects import OfferTimer, SchedulerEffect, SetTimer
 from recovery.core.scheduler.job_states import WAITING
@@ -274,7 +274,7 @@ def answered(state: SchedulerState, standby: Node, ready: m.Ready) -> list[Recor
     assert rank is not None, "a Ready with a rank answers an offer of it"
     needed = state.checkpoints.needed_of(rank)
     fault = policy.violation(needed, state.held_by(ready, rank))
-    if needed is not None and fault and sources.is_elsewhere(state, standby, needed, rank):
+    if needed is not None and fault and copying.is_elsewhere(state, standby, needed, rank):
         # Other nodes have copies of it, and give it one when it follows the plan.
         fault = ""
     if fault and not state.vacancies.offers[slot].is_last:
