@@ -146,7 +146,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     """Last step it applied; 0 for none."""
     held: tuple[HeldCheckpoint, ...] = ()
     left_out: Count = 0
-    """Older ones that it holds as well: more than fit into a message (`core/worker/ready.py`)."""
+    """Older ones that it holds as well: more than fit into a message (`core/worker/checkpoint_messages.py`)."""
     passed_over: Annotated[tuple[Skipped, ...], msgspec.Meta(max_length=SKIPPED_MAX)] = ()
     """What lies there and was not taken, newest step first."""
     passed_over_more: Count = 0

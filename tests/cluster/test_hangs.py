@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from recovery.core.records import EventKind
-from recovery.core.worker.hangs import REPLACEMENTS_MAX
+from recovery.core.worker.main_thread import REPLACEMENTS_MAX
 from recovery.errors import ROWS
 from tests.cluster.small_cluster import SmallCluster
 

@@ -9,7 +9,7 @@ from recovery.core.records import ActivityRecord, NodeRecord, NodeState, StepRec
 from recovery.core.rules import Rules
 from recovery.core.worker import effects as we
 from recovery.core.worker import stimuli as s
-from recovery.core.worker.activity import LATE_MS, TrainingIntervals
+from recovery.core.worker.progress import LATE_MS, TrainingIntervals
 from recovery.core.worker.stimuli import WorkerTimer
 from tests.core.desk import Desk, Worker
 from tests.core.driven_worker import DrivenWorker, plan

@@ -5,10 +5,10 @@ from __future__ import annotations
 from recovery.core import effects as e
 from recovery.core import messages as m
 from recovery.core.ids import Generation, RequestId, ResumeToken
+from recovery.core.policy.backoff import SHUTDOWN_GRACE_MS
 from recovery.core.worker import effects as we
 from recovery.core.worker import stimuli as s
-from recovery.core.worker.departure import SHUTDOWN_GRACE_MS
-from recovery.core.worker.hangs import REPLACEMENTS_MAX
+from recovery.core.worker.main_thread import REPLACEMENTS_MAX
 from recovery.core.worker.stimuli import WorkerTimer
 from tests.core.driven_worker import DrivenWorker
 

@@ -5,10 +5,10 @@ import pytest
 from recovery.core import effects as e
 from recovery.core import messages as m
 from recovery.core.ids import Generation, NodeId, RequestId, RunId
+from recovery.core.policy.backoff import SHUTDOWN_GRACE_MS
 from recovery.core.rules import Rules
 from recovery.core.worker import effects as we
 from recovery.core.worker import stimuli as s
-from recovery.core.worker.departure import SHUTDOWN_GRACE_MS
 from recovery.core.worker.main_thread import MainThread
 from recovery.core.worker.stimuli import WorkerTimer
 from recovery.core.worker.transitions import WorkerState

@@ -115,7 +115,7 @@ FILES = (
     Bug(
         "a worker names every file that it passes over",
         "I17",
-        "core/worker/ready.py",
+        "core/worker/checkpoint_messages.py",
         "make_ready",
         "found.passed_over[:SKIPPED_MAX]",
         "found.passed_over",

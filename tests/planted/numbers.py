@@ -8,7 +8,7 @@ NUMBERS: tuple[Bug, ...] = (
     Bug(
         "a pause is noted as training",
         "I19",
-        "core/worker/activity.py",
+        "core/worker/progress.py",
         "TrainingIntervals.note",
         "now_ms - self._noted_ms > self._due_ms",
         "now_ms - self._noted_ms > 1_000 * self._due_ms",

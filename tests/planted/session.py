@@ -269,7 +269,7 @@ PRESENCE = (
     Bug(
         "an answer from before the pause confirms the place",
         "I1",
-        "core/worker/heartbeats.py",
+        "core/worker/progress.py",
         "Heartbeats.confirms",
         "ack.sequence < self._confirming",
         "ack.sequence < self._confirming - 1",

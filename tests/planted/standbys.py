@@ -228,7 +228,7 @@ STANDBYS = (
     Bug(
         "a standby does not keep where the files of its rank lie",
         "I9",
-        "core/worker/standby.py",
+        "core/worker/plans.py",
         "Standby.on_plan",
         "offered == plan.rank",
         "offered != plan.rank",

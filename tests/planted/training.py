@@ -170,7 +170,7 @@ TRAINING = (
     Bug(
         "a rank that hangs at one step is replaced for ever",
         "I14",
-        "core/worker/hangs.py",
+        "core/worker/main_thread.py",
         "HangCounter.on_hang",
         "hangs.count < REPLACEMENTS_MAX",
         "hangs.count >= 0",
@@ -179,7 +179,7 @@ TRAINING = (
     Bug(
         "progress does not begin the count of hangs again",
         "I14",
-        "core/worker/hangs.py",
+        "core/worker/main_thread.py",
         "HangCounter.total",
         "0 if progressed else self._before.count",
         "self._before.count",

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from recovery.core import messages as m
 from recovery.core.effects import Answer, Persist
 from recovery.core.handover_messages import DrainCancelled, HandedOver, JobSaved, NotHandedOver
+from recovery.core.policy.backoff import SHUTDOWN_GRACE_MS
 from recovery.core.records import EventKind, EventRecord
 from recovery.core.scheduler.drain_states import Drain
 from recovery.core.scheduler.effects import SchedulerEffect
 from recovery.core.worker import stimuli as s
-from recovery.core.worker.departure import SHUTDOWN_GRACE_MS
 from recovery.core.worker.effects import EndTraining, LeaveAsAsked, ResumeTraining, StopAt
 from recovery.core.worker.handover import ANSWER_MS
 from recovery.core.worker.transitions import WorkerState

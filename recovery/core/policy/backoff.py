@@ -1,8 +1,11 @@
-"""When to try again?"""
+"""When to try again, and for how long?"""
 
 from __future__ import annotations
 
 from recovery.core.rules import Rules
+
+SHUTDOWN_GRACE_MS = 2_000
+"""How long a leaving process waits for the scheduler to take its last message."""
 
 
 def next_dial_ms(attempt: int, jitter: float, rules: Rules) -> int:
@@ -22,3 +25,19 @@ def next_dial_ms(attempt: int, jitter: float, rules: Rules) -> int:
 def next_heartbeat_ms(jitter: float, rules: Rules) -> int:
     """Wait before the next heartbeat: uniform between the bounds, so that nodes do not beat together."""
     return int(rules.heartbeat_ms_min + (rules.heartbeat_ms_max - rules.heartbeat_ms_min) * jitter)
+
+
+def unreachable_limit_ms(rules: Rules, *, leaving: bool, member: bool, trains_on: bool) -> int | None:
+    """A worker that waits for others: as long as the cluster forms. One that trains: for ever with recovery, since training needs no scheduler.
+
+    Args:
+        rules: durations.
+        leaving: the process ends.
+        member: it was admitted once.
+        trains_on: one step follows the other without a scheduler.
+    """
+    if leaving:
+        return SHUTDOWN_GRACE_MS
+    if not member or (rules.recovery_enabled and not trains_on):
+        return rules.topology_timeout_ms
+    return None if rules.recovery_enabled else rules.heartbeat_retry_timeout_ms

@@ -7,14 +7,11 @@ what it needs. What the main thread does and where the connection stands are two
     main_thread.py           the generation that the main thread is in, and how it gets in and out
     requests.py              what must not be lost on the way to the scheduler
     checkpoint_messages.py   saved, damaged, held, committed checkpoints
-    heartbeats.py            numbers the heartbeats, confirms this process's place after a pause
-    job_history.py            what is known of the job, for a scheduler that has lost its store
+    progress.py              how far this rank is; numbers the heartbeats, confirms this process's place after a pause
+    job_history.py           what is known of the job, for a scheduler that has lost its store
     fetches.py               copies of others' checkpoints, and what a plan has fetched first
-    plans.py                 follows the plans, at once or when what they go back to lies here
-    standby.py               answers the offer of a rank
-    departure.py             how this process leaves by its own decision
-    handover.py              hands its rank over before it leaves, stops at a step when asked
-    patience.py              how long it tries to reach the scheduler
+    plans.py                 follows the plans, at once or when what they go back to lies here; answers the offer of a rank
+    handover.py              how this process leaves by its own decision, hands its rank over before it leaves, stops at a step when asked
     wait_note.py             says what is waited for
 """
 
@@ -27,11 +24,11 @@ from recovery.core.copy_messages import CopiesKept, CopyFailed, CopyOrder, CopyR
 from recovery.core.effects import Log
 from recovery.core.ids import Incarnation, RequestId
 from recovery.core.policy import backoff
+from recovery.core.policy.backoff import unreachable_limit_ms
 from recovery.core.rules import Rules
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.checkpoint_messages import CheckpointMessages
 from recovery.core.worker.connection import Connection, GivenUp, Identity, LastAdmission
-from recovery.core.worker.departure import Departure, failure_of, leave_of, nothing_to_do
 from recovery.core.worker.effects import (
     ConfirmRank,
     NoteAdmission,
@@ -41,11 +38,10 @@ from recovery.core.worker.effects import (
     WorkerEffect,
 )
 from recovery.core.worker.fetches import Fetches
-from recovery.core.worker.handover import STOPPED, Handover
-from recovery.core.worker.heartbeats import Heartbeats
+from recovery.core.worker.handover import STOPPED, Departure, Handover, failure_of, leave_of, nothing_to_do
 from recovery.core.worker.main_thread import MainThread
-from recovery.core.worker.patience import unreachable_limit_ms
 from recovery.core.worker.plans import Plans
+from recovery.core.worker.progress import Heartbeats
 from recovery.core.worker.requests import Requests
 from recovery.core.worker.stimuli import WorkerTimer
 from recovery.core.worker.transitions import WorkerState

@@ -1,5 +1,7 @@
 """What the worker's main thread does, as its machine sees it: the generation it is in, and how it gets in and out.
 
+A process whose main thread does not come back is replaced, and when that was often enough it fails.
+
 The worker's state is moved here and nowhere else, by the table in transitions.py.
 """
 
@@ -8,6 +10,7 @@ from __future__ import annotations
 from recovery.core import messages as m
 from recovery.core.effects import Log, Persist
 from recovery.core.ids import Generation, NodeId, Rank, RequestId
+from recovery.core.messages import Failure
 from recovery.core.rules import Rules
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.effects import (
@@ -19,10 +22,58 @@ from recovery.core.worker.effects import (
     SetTimer,
     WorkerEffect,
 )
-from recovery.core.worker.hangs import HangCounter
 from recovery.core.worker.progress import Progress
-from recovery.core.worker.stimuli import WorkerTimer
+from recovery.core.worker.stimuli import Hangs, WorkerTimer
 from recovery.core.worker.transitions import WorkerFact, WorkerState, next_worker_state
+
+REPLACEMENTS_MAX = 3
+"""How often in a row, without a new step, a process whose main thread hangs is replaced. A call that hung by bad luck comes through the
+first time; what hangs at the same step in every program is the program's own. Half of it would give up after one more bad moment, twice
+of it costs everybody three more rollbacks."""
+
+
+class HangCounter:
+    """Counts over the programs that follow each other in one process."""
+
+    def __init__(self) -> None:
+        """No program came before this one, and it has applied no step."""
+        self._before = Hangs()
+        """What the program before this one handed over."""
+        self._newest_step = 0
+        """The newest step that this program has applied; 0: none."""
+
+    @property
+    def total(self) -> Hangs:
+        """For the program that takes this process over. A step that none before it had applied makes the count begin again."""
+        progressed = self._newest_step > self._before.step
+        return Hangs(0 if progressed else self._before.count, max(self._before.step, self._newest_step))
+
+    def begin(self, before: Hangs) -> None:
+        """The process is up; take over what the program before it has counted."""
+        self._before = before
+
+    def applied(self, step: int) -> None:
+        """The main thread has applied this step."""
+        self._newest_step = max(self._newest_step, step)
+
+    def on_hang(self, reason: str, request_id: RequestId, generation: Generation) -> ReplaceProcess | Failure:
+        """The main thread did not come back.
+
+        Args:
+            reason: what was waited for in vain.
+            request_id: of the failure, should it come to that.
+            generation: the one that the main thread hangs in.
+
+        Returns:
+            The effect that replaces the process, or the failure with which it ends instead of being replaced once more.
+        """
+        hangs = self.total
+        if hangs.count < REPLACEMENTS_MAX:
+            return ReplaceProcess(reason, Hangs(hangs.count + 1, hangs.step))
+        times = f"{reason}, {hangs.count + 1} times in a row and never beyond step {hangs.step}: the program hangs there"
+        return Failure(
+            request_id=request_id, generation=generation, step=hangs.step, error=times, traceback=""
+        )
 
 
 class MainThread:

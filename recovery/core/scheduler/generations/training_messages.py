@@ -2,7 +2,7 @@
 
 A rank that is connected may make no step: its heartbeats come, and its main thread hangs where no collective would notice it. Which of the ranks that
 wait for each other hangs shows itself when the generation has ended: its main thread does not come back, and its process is replaced
-(`core/worker/hangs.py`).
+(`core/worker/main_thread.py`).
 """
 
 from __future__ import annotations
