@@ -11,7 +11,7 @@ from recovery.cli.formats import Format, show_rows
 from recovery.cli.options import AsJson, Connect, MaybePath, Rows, chosen
 from recovery.cli.source import ask, source_of
 from recovery.core.converter import Converter
-from recovery.core.copied_checkpoint import CopiedCheckpoint
+from recovery.core.copy_index import CopiedCheckpoint
 from recovery.errors import UsageError
 from recovery.report import stored as stored_state
 from recovery.report import tables

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from recovery.core.copy_index import CopyIndex
+from recovery.core.copy_index import CopyIndex, StepHolders, Steps
 from recovery.core.copy_records import CopyRecord
 from recovery.core.failed_work import FailedWork
 from recovery.core.held import HeldCheckpoint, Skipped
 from recovery.core.ids import Generation, Rank
 from recovery.core.policy import rollback
-from recovery.core.policy.given_up import LOST_MEMORY, MISSING, Unusable
 from recovery.core.policy.retention import oldest_indexed
+from recovery.core.policy.rollback import LOST_MEMORY, MISSING, Unusable
 from recovery.core.records import (
     CheckpointRecord,
     CheckpointState,
@@ -20,7 +20,6 @@ from recovery.core.records import (
     to_held,
     to_record,
 )
-from recovery.core.step_holders import StepHolders, Steps
 from recovery.core.tiers import tier_of
 
 

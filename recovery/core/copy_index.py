@@ -1,17 +1,95 @@
-"""Which nodes hold copies of whose checkpoints, as far as they have said. A copy is one that was verified when it arrived."""
+"""Which node holds what of each step: each rank its own checkpoint, other nodes copies of it, as far as they have said.
+
+A copy is one that was verified when it arrived.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+import msgspec
 
 from recovery.core.copy_records import CopyRecord, CopyState, to_copy_record
 from recovery.core.held import HeldCheckpoint, HeldCopy
 from recovery.core.ids import NodeId, Rank
 from recovery.core.policy import rollback
 from recovery.core.policy.retention import copy_is_needed
-from recovery.core.records import GenerationRecord
-from recovery.core.step_holders import Steps
-from recovery.core.tiers import Tier
+from recovery.core.policy.rollback import Unusable
+from recovery.core.records import CheckpointRecord, GenerationRecord
+from recovery.core.tiers import Tier, tier_of
+
+_NOBODY: Mapping[NodeId, HeldCheckpoint] = MappingProxyType({})
+
+
+class StepHolders:
+    """The entry of one step in the checkpoint index."""
+
+    def __init__(self) -> None:
+        """Nobody holds anything."""
+        self.own: dict[Rank, HeldCheckpoint] = {}
+        """By rank: the checkpoint on its own node."""
+        self.copies: dict[Rank, dict[NodeId, HeldCheckpoint]] = {}
+        """By rank and holder: a copy that was verified when it arrived, where it lies on its holder."""
+        self.was_committed = False
+        """Is it a step of the lineage that all ranks held at some time?"""
+        self.unusable: dict[Rank, Unusable] = {}
+        """By rank: why its own checkpoint is not usable any more."""
+
+    def __bool__(self) -> bool:
+        """Is anything known of the step?"""
+        return bool(self.own or self.copies or self.was_committed or self.unusable)
+
+    def copies_of(self, rank: Rank) -> Mapping[NodeId, HeldCheckpoint]:
+        """Which nodes hold a copy of a rank's contribution."""
+        return self.copies.get(rank, _NOBODY)
+
+    def put_copy(self, node_id: NodeId, rank: Rank, checkpoint: HeldCheckpoint) -> None:
+        """A node holds a copy of a rank's contribution."""
+        self.copies.setdefault(rank, {})[node_id] = checkpoint
+
+    def take_copy(self, node_id: NodeId, rank: Rank) -> HeldCheckpoint:
+        """It does not hold it any more."""
+        held = self.copies[rank].pop(node_id)
+        if not self.copies[rank]:
+            del self.copies[rank]
+        return held
+
+    def lies_on_disks(self, ranks: Iterable[Rank], fetched: Mapping[Rank, HeldCheckpoint]) -> bool:
+        """Do all these ranks hold it, and on disks? What one of them fetches lies where it is fetched from."""
+        files = (self.own.get(rank) or fetched.get(rank) for rank in ranks)
+        return all(file is not None and tier_of(file.path).is_durable for file in files)
+
+    def is_copied(self, ranks: Iterable[Rank], count: int, tier: Tier) -> bool:
+        """Do so many nodes hold a copy of each rank's contribution on such a tier?"""
+        return all(
+            sum(tier_of(held.path) is tier for held in self.copies_of(rank).values()) >= count
+            for rank in ranks
+        )
+
+
+class Steps(dict[int, StepHolders]):
+    """By step: which node holds what of it."""
+
+    def at(self, step: int) -> StepHolders:
+        """For looking: what is not there is empty."""
+        return self.get(step, _NOTHING)
+
+    def open(self, step: int) -> StepHolders:
+        """For changing: what is not there is made."""
+        return self.setdefault(step, StepHolders())
+
+    def of_rank(self, rank: Rank) -> dict[int, HeldCheckpoint]:
+        """A rank's own checkpoints by step, oldest first."""
+        return {step: holders.own[rank] for step, holders in sorted(self.items()) if rank in holders.own}
+
+    def drop_empty(self) -> None:
+        """Forget the steps of which nothing is known any more."""
+        for step in [step for step, holders in self.items() if not holders]:
+            del self[step]
+
+
+_NOTHING = StepHolders()
 
 
 class CopyIndex:
@@ -139,3 +217,15 @@ class CopyIndex:
         held = self._steps.at(step).take_copy(node_id, rank)
         del self._of_node[node_id][rank, step]
         return to_copy_record(node_id, rank, held, state, reason)
+
+
+class CopiedCheckpoint(CheckpointRecord, frozen=True, kw_only=True):
+    """A rank's checkpoint and the nodes that hold copies of it."""
+
+    copies: tuple[NodeId, ...] = ()
+    """Nodes that hold a verified copy, sorted."""
+
+
+def with_copies(record: CheckpointRecord, holders: Iterable[NodeId]) -> CopiedCheckpoint:
+    """Say of a checkpoint which other nodes hold it."""
+    return CopiedCheckpoint(**msgspec.structs.asdict(record), copies=tuple(sorted(holders)))

@@ -1,10 +1,15 @@
-"""What ranks and the scheduler say to each other while a generation begins: the world forms, takes its state, and does its first step."""
+"""What ranks and the scheduler say to each other of a generation and its checkpoints.
+
+While it begins the world forms, takes its state, and does its first step. Then of each checkpoint: it is there, it does not verify, it could not be
+saved.
+"""
 
 from __future__ import annotations
 
 import msgspec
 
-from recovery.core.message_fields import Count, GenerationNumber, ShortText
+from recovery.core.held import HeldCheckpoint
+from recovery.core.message_fields import Count, GenerationNumber, RequestName, ShortText
 
 
 class RendezvousOpen(msgspec.Struct, frozen=True, kw_only=True, tag="rendezvous_open"):
@@ -43,3 +48,32 @@ class StateAgreed(msgspec.Struct, frozen=True, kw_only=True, tag="state_agreed")
     """All ranks have taken the same state from a rank's memory: the first step of the generation may begin."""
 
     generation: GenerationNumber
+
+
+class CheckpointReport(msgspec.Struct, frozen=True, kw_only=True, tag="checkpoint_report"):
+    """A checkpoint is complete, digested and durable on this rank."""
+
+    request_id: RequestName
+    checkpoint: HeldCheckpoint
+
+
+class CheckpointInvalid(msgspec.Struct, frozen=True, kw_only=True, tag="checkpoint_invalid"):
+    """A checkpoint of the plan does not verify on this rank. The plan must step back."""
+
+    request_id: RequestName
+    generation: GenerationNumber
+    step: Count
+    path: ShortText
+    reason: ShortText
+
+
+class NotSaved(msgspec.Struct, frozen=True, kw_only=True, tag="not_saved"):
+    """A checkpoint of this rank was not saved, or not sent to object storage. Training goes on, and older ones stay."""
+
+    request_id: RequestName
+    step: Count
+    reason: ShortText
+    in_memory: bool = False
+    """It was to lie in memory: those on disks are not affected."""
+    uploading: bool = False
+    """It is saved: what failed is its upload. A release before this one takes it for a save that failed."""

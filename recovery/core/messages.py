@@ -12,7 +12,10 @@ import msgspec
 
 from recovery.core.copy_messages import SOURCES_MAX, CopyFromNode, CopyFromScheduler
 from recovery.core.generation_messages import (
+    CheckpointInvalid,
+    CheckpointReport,
     FirstStep,
+    NotSaved,
     Rendezvous,
     RendezvousOpen,
     StateAgreed,
@@ -35,7 +38,6 @@ from recovery.core.message_fields import (
     Text,
     Token,
 )
-from recovery.core.report_messages import CheckpointInvalid, CheckpointReport, NotSaved
 
 PROTOCOL_VERSION = 1
 

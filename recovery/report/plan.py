@@ -18,7 +18,7 @@ from recovery.checkpoint import catalogue, verify
 from recovery.core.checkpoints import CheckpointIndex
 from recovery.core.ids import NodeId, Rank
 from recovery.core.messages import HeldCheckpoint
-from recovery.core.policy import copies, given_up, live, rebuild, rollback, takeover
+from recovery.core.policy import copies, live, rebuild, rollback, takeover
 from recovery.core.policy.ranks import first_id
 from recovery.core.records import CheckpointState, JobState, NodeRecord, NodeState, to_held
 from recovery.core.tiers import tier_of
@@ -131,7 +131,7 @@ def plan(stored: Stored, *, allow_restart_from_zero: bool = False) -> Plan:
 
 
 def _with_given_up(coordinator: CheckpointIndex, reason: str, step: int) -> str:
-    why = given_up.sentence(coordinator.given_up(step))
+    why = rollback.why_given_up(coordinator.given_up(step))
     return f"{reason}; {why}" if why else reason
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from recovery.clock import instant
-from recovery.core.copied_checkpoint import with_copies
+from recovery.core.copy_index import with_copies
 from recovery.core.copy_records import CopyRecord
 from recovery.core.ids import NodeId
 from recovery.core.records import CheckpointRecord

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from recovery.core.copy_index import CopyIndex
+from recovery.core.copy_index import CopyIndex, Steps
 from recovery.core.copy_records import CopyState
 from recovery.core.held import HeldCopy
 from recovery.core.ids import Generation, NodeId, Rank
@@ -14,7 +14,6 @@ from recovery.core.policy.copies import COPIES_BY_ITSELF, count, holders, who_fe
 from recovery.core.policy.message_share import FRAME_SHARE, copies_that_fit
 from recovery.core.policy.retention import copy_is_needed
 from recovery.core.scheduler.copy_state import Copying
-from recovery.core.step_holders import Steps
 from tests.core.desk import checkpoint
 from tests.core.test_checkpoint_index import began
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from recovery.core import messages as m
 from recovery.core.checkpoints import CheckpointIndex
 from recovery.core.ids import Incarnation, NodeId, Rank, RequestId, ResumeToken
-from recovery.core.policy.given_up import RANKS_NAMED, STEPS_NAMED, Unusable, sentence
 from recovery.core.policy.retention import INDEXED_STEPS
+from recovery.core.policy.rollback import RANKS_NAMED, STEPS_NAMED, Unusable, why_given_up
 from recovery.core.records import EventKind, EventRecord
 from recovery.core.rules import Rules
 from recovery.core.worker import effects as we
@@ -218,10 +218,10 @@ def test_a_sentence_names_a_few_and_counts_the_rest() -> None:
     ranks = {Rank(number): one for number in range(RANKS_NAMED + 2)}
     steps = dict.fromkeys(range(STEPS_NAMED + 3, 0, -1), ranks)
 
-    said = sentence(steps)
+    said = why_given_up(steps)
     assert said.endswith("and 3 older committed steps")
     assert said.count("rank 7: missing, and 2 more ranks") == STEPS_NAMED
-    assert sentence({}) == ""
+    assert why_given_up({}) == ""
 
 
 def test_a_worker_looks_for_the_files_of_its_rank_once_it_has_one() -> None:

@@ -44,7 +44,6 @@ _SOURCES = tuple(
     for name in (
         "messages",
         "generation_messages",
-        "report_messages",
         "handover_messages",
         "copy_messages",
         "held",

@@ -23,7 +23,7 @@ MEMORY = (
     Bug(
         "what a rank fetches counts as durable, wherever those have it who give it",
         "I11",
-        "core/step_holders.py",
+        "core/copy_index.py",
         "StepHolders.lies_on_disks",
         "file is not None and tier_of(file.path).is_durable",
         "file in fetched.values() or (file is not None and tier_of(file.path).is_durable)",

@@ -32,8 +32,8 @@ import msgspec
 from recovery.core import messages as m
 from recovery.core.effects import Answer, Persist
 from recovery.core.ids import ConnectionId, Rank, RequestId
-from recovery.core.policy.given_up import LOST_MEMORY, STEPS_NAMED
 from recovery.core.policy.retention import IN_MEMORY_STEPS
+from recovery.core.policy.rollback import LOST_MEMORY, STEPS_NAMED
 from recovery.core.records import (
     CheckpointRecord,
     CheckpointState,

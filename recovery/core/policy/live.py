@@ -15,7 +15,7 @@ import msgspec
 
 from recovery.core.held import HeldCheckpoint, LiveState
 from recovery.core.ids import Rank
-from recovery.core.policy import given_up, rollback
+from recovery.core.policy import rollback
 from recovery.core.records import GenerationRecord
 
 LIVE_MODE = "MS_ROLLBACK=live"
@@ -115,9 +115,9 @@ def nobody_has(states: Mapping[Rank, LiveState], step: int, world_size: int) -> 
     return next((Rank(rank) for rank in range(world_size) if rank not in found), None)
 
 
-def given_by(rank: Rank, step: int, lost: Mapping[Rank, given_up.Unusable]) -> str:
+def given_by(rank: Rank, step: int, lost: Mapping[Rank, rollback.Unusable]) -> str:
     """Say that a rank gives what it has in its checkpoint, and whose files are the reason."""
-    return f"rank {rank} holds step {step} in its checkpoint, and gives it to all: {given_up.whose(lost)}"
+    return f"rank {rank} holds step {step} in its checkpoint, and gives it to all: {rollback.whose(lost)}"
 
 
 def why_not(reasons: Mapping[Rank, str]) -> str:

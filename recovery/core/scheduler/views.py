@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from recovery.core.copied_checkpoint import with_copies
+from recovery.core.copy_index import with_copies
 from recovery.core.records import JobState, NodeState
 from recovery.core.scheduler.membership import death_proof
 from recovery.core.scheduler.node import Node

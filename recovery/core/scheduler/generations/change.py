@@ -10,7 +10,7 @@ import msgspec
 from recovery.core import messages as m
 from recovery.core.effects import Answer, Exit, Persist
 from recovery.core.ids import Generation, NodeId, Rank
-from recovery.core.policy import given_up, ranks, rebuild, rollback
+from recovery.core.policy import ranks, rebuild, rollback
 from recovery.core.policy.live import ToLive
 from recovery.core.records import (
     CheckpointState,
@@ -107,7 +107,7 @@ def begin_if_all_ready(state: SchedulerState, now_ms: int) -> list[SchedulerEffe
     if of_memory is not None:
         return [_begin(state, of_memory, records)]
     if isinstance(target, rollback.NoCommonStep):
-        why = given_up.sentence(state.checkpoints.given_up(0))
+        why = rollback.why_given_up(state.checkpoints.given_up(0))
         reason = (
             f"no step is held by all {state.rules.world_size} ranks ({target.table}). Nothing was "
             "deleted. Bring the missing files back, or set MS_ALLOW_RESTART_FROM_ZERO=1 to start again at step 0."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from recovery.core import messages as m
 from recovery.core.effects import Answer, Persist
 from recovery.core.ids import Generation, Rank
-from recovery.core.policy import copies, given_up, ranks, rollback
+from recovery.core.policy import copies, ranks, rollback
 from recovery.core.policy import live as live_policy
 from recovery.core.policy.live import ToLive
 from recovery.core.records import EventKind, Record
@@ -75,7 +75,7 @@ def why_there(
     state: SchedulerState, target: rollback.ToCheckpoint | rollback.ToStart | ToLive, step: int
 ) -> str:
     """Why the plan is where it is: also which newer committed steps it gives up, and whose files are the reason."""
-    why = given_up.sentence(state.checkpoints.given_up(step))
+    why = rollback.why_given_up(state.checkpoints.given_up(step))
     ends = planned_end.of_plan(state)
     if isinstance(target, ToLive):
         return "; ".join(filter(None, [_given(state, target), why, ends]))
@@ -122,7 +122,7 @@ def missing_files(state: SchedulerState, target: int) -> list[Record]:
         (step, rank, file.path)
         for step, unusable in state.checkpoints.given_up(target).items()
         for rank, file in unusable.items()
-        if file.reason == given_up.MISSING
+        if file.reason == rollback.MISSING
     ]
     return [
         state.node_event(
