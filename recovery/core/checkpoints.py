@@ -53,13 +53,7 @@ class CheckpointIndex:
         generations: Sequence[GenerationRecord],
         live: Collection[Generation] = (),
     ) -> None:
-        """Take over what is stored of this run.
-
-        Args:
-            records: its checkpoints.
-            generations: its plans.
-            live: those of them that went to ranks' memories: no step was ever stored for them.
-        """
+        """Take over what is stored of this run. Of the plans `live` went to ranks' memories: no step was ever stored for them."""
         records = tuple(records)
         in_memory = {record.step for record in records if not tier_of(record.path).is_durable}
         self._ever_committed = any(
@@ -154,12 +148,7 @@ class CheckpointIndex:
     def held_by_one(
         self, newer_than: int, refused: Collection[int] = ()
     ) -> tuple[Rank, HeldCheckpoint] | None:
-        """The newest committed step that some rank still holds as a file of ours, and the lowest such rank; None: there is none.
-
-        Args:
-            newer_than: the newest step that a plan can go to with each rank's own.
-            refused: steps that are left out.
-        """
+        """The newest committed step behind `newer_than` that some rank still holds as a file of ours, and the lowest such rank; None: there is none."""
         for step in self.given_up(newer_than):
             for rank, held in sorted(self._steps.at(step).own.items()):
                 if step not in refused and not held.is_folder:
@@ -174,9 +163,7 @@ class CheckpointIndex:
     ) -> rollback.Target:
         """Choose the rollback target from the index as it is.
 
-        Args:
-            allow_restart_from_zero: as `rollback.plan`.
-            copied: by step and rank, what other nodes can give it. Its own file goes first.
+        `copied`: by step and rank, what other nodes can give it. Its own file goes first.
         """
         steps = {*self._steps, *copied}
         return rollback.plan(
@@ -213,13 +200,7 @@ class CheckpointIndex:
     def replace(
         self, rank: Rank, held: Iterable[HeldCheckpoint], passed_over: Sequence[Skipped] = ()
     ) -> None:
-        """A rank has looked: it holds these and no others. Those known to be bad are left out.
-
-        Args:
-            rank: whose.
-            held: its files of the lineage.
-            passed_over: what else it found, with the reason why it is not among them.
-        """
+        """A rank has looked: it holds these of the lineage and no others, for the reasons in `passed_over`. Those known to be bad are left out."""
         before = self._steps.of_rank(rank)
         for step in before:
             del self._steps[step].own[rank]
@@ -274,8 +255,7 @@ class CheckpointIndex:
     def retire(self, *needed: int) -> list[CheckpointRecord]:
         """Take out of the index what `policy/retention.py` does not keep there; the rows that say so.
 
-        Args:
-            needed: steps that stay: the plan's, which may be sent again, and one that is being copied, which may be ordered again.
+        Needed, and kept, are the plan's step, which may be sent again, and one that is being copied, which may be ordered again.
         """
         common = self._common_steps()
         in_memory = [step for step in common if not self._is_durable(self._steps[step])]

@@ -147,13 +147,7 @@ class CopyIndex:
         copies: Iterable[HeldCopy],
         reason: str = "its node does not have it any more",
     ) -> list[CopyRecord]:
-        """A node has looked: it holds these and no others; the rows that change. Those known to be damaged are left out.
-
-        Args:
-            node_id: which.
-            copies: what it holds.
-            reason: why it does not hold the others.
-        """
+        """A node has looked: it holds these and no others; the rows that change, with the reason. Those known to be damaged are left out."""
         before = dict(self._of_node.get(node_id, {}))
         now = {
             (copy.rank, copy.checkpoint.step): copy.checkpoint
@@ -181,12 +175,7 @@ class CopyIndex:
         return self._take(node_id, rank, step, CopyState.DAMAGED, reason)
 
     def retire(self, oldest: int, oldest_in_memory: int) -> list[CopyRecord]:
-        """Holders let go what is older; the rows that say so.
-
-        Args:
-            oldest: what stays on disks.
-            oldest_in_memory: what stays in memory.
-        """
+        """Holders let go what is older, on disks and in memory; the rows that say so."""
         goes = [
             (name, rank, held.step)
             for rank, name, held in self._all()

@@ -95,13 +95,7 @@ assert set(SENDERS) == set(get_args(m.FromNode)), "every message of a node has i
 
 
 def claimed(message: m.FromNode, *, peer: str, member: NodeId | None) -> Principal:
-    """The sender of this where the network is trusted, and nobody proves anything.
-
-    Args:
-        message: what is said.
-        peer: the address that it comes from.
-        member: the node that was admitted on this connection: it stays that node. None: there is none yet.
-    """
+    """The sender of this where the network is trusted, and nobody proves anything. A node that was admitted on a connection stays that node."""
     if member is None and isinstance(message, (m.Exited, h.StopJob)):
         return Principal(kind=PrincipalKind.LAUNCHER, name=peer, known=AuthMethod.CLAIMED)
     name = message.node_id if member is None and isinstance(message, m.Register) else member
@@ -109,14 +103,7 @@ def claimed(message: m.FromNode, *, peer: str, member: NodeId | None) -> Princip
 
 
 def violation(principal: Principal, message: m.FromNode, *, member: NodeId | None, rank: Rank | None) -> str:
-    """Why this principal may not say this; empty: it may.
-
-    Args:
-        principal: of the peer on the connection.
-        message: what is said.
-        member: the node that was admitted on this connection, None before.
-        rank: that it holds, None: none.
-    """
+    """Why this principal may not say this on a connection on which that member was admitted, with that rank; empty: it may."""
     sender = SENDERS[type(message)]
     tag = message.__struct_config__.tag
     if principal.kind is not sender.kind:

@@ -29,11 +29,7 @@ class Tier(str, Enum):
 
 
 def tier_of(path: str) -> Tier:
-    """Say on what a checkpoint lies.
-
-    Args:
-        path: of its first file, as it is reported.
-    """
+    """Say on what a checkpoint lies, by the path of its first file as it is reported."""
     parts = path.rsplit("/", _BEFORE_FILE)
     in_memory = len(parts) > _BEFORE_FILE - 1 and parts[-_BEFORE_FILE].startswith(MEMORY_DIRECTORY_PREFIX)
     return Tier.MEMORY if in_memory else Tier.DISK

@@ -9,14 +9,9 @@ SHUTDOWN_GRACE_MS = 2_000
 
 
 def next_dial_ms(attempt: int, jitter: float, rules: Rules) -> int:
-    """Wait before dial number `attempt` (0-based): doubling from the smallest wait to the largest, half of it random.
+    """Wait before dial number `attempt` (0-based): doubling from the smallest wait to the largest, half of it random (`jitter`: in [0, 1)).
 
     The random half keeps a thousand workers from dialling a restarted scheduler in the same instant.
-
-    Args:
-        attempt: how many dials have failed since the last success.
-        jitter: random number in [0, 1).
-        rules: the bounds.
     """
     full = min(rules.backoff_ms_max, rules.backoff_ms_min * 2 ** min(attempt, 16))
     return int(full / 2 + full / 2 * jitter)
@@ -28,13 +23,9 @@ def next_heartbeat_ms(jitter: float, rules: Rules) -> int:
 
 
 def unreachable_limit_ms(rules: Rules, *, leaving: bool, member: bool, trains_on: bool) -> int | None:
-    """A worker that waits for others: as long as the cluster forms. One that trains: for ever with recovery, since training needs no scheduler.
+    """How long the scheduler may be unreachable; None: for ever.
 
-    Args:
-        rules: durations.
-        leaving: the process ends.
-        member: it was admitted once.
-        trains_on: one step follows the other without a scheduler.
+    A worker that waits for others: as long as the cluster forms. One that trains: for ever with recovery, since training needs no scheduler.
     """
     if leaving:
         return SHUTDOWN_GRACE_MS

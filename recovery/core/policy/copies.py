@@ -17,12 +17,7 @@ COPIES_BY_ITSELF = 1
 
 
 def count(wanted: int | None, hosts: int) -> int:
-    """Say how many copies of each contribution there can be.
-
-    Args:
-        wanted: MS_CHECKPOINT_COPIES; None: not set.
-        hosts: on how many the ranks are that give and take files.
-    """
+    """Say how many copies of each contribution there can be, where MS_CHECKPOINT_COPIES is `wanted` (None: not set) and so many hosts give files."""
     return min(COPIES_BY_ITSELF if wanted is None else wanted, max(0, hosts - 1))
 
 
@@ -50,11 +45,7 @@ def holders(hosts: Mapping[Rank, str], copies: int) -> dict[Rank, tuple[Rank, ..
 
 
 def who_fetches(fetching: Sequence[tuple[Rank, str]]) -> list[str]:
-    """Say which ranks load what other nodes hold; an empty list: none does.
-
-    Args:
-        fetching: each such rank, with the names of the holders.
-    """
+    """Say which ranks load what other nodes hold, and the names of the holders; an empty list: none does."""
     if not fetching:
         return []
     named = [f"rank {rank} loads the copy of {names}" for rank, names in fetching[:RANKS_NAMED]]

@@ -62,12 +62,7 @@ def piece(history: History) -> int:
 
 
 def thinned(history: History, count: int) -> EventRecord:
-    """Tell that rows were deleted: nothing goes without a word.
-
-    Args:
-        history: of which kind.
-        count: how many.
-    """
+    """Tell that so many rows were deleted: nothing goes without a word."""
     reason = f"the oldest {count} {history.value}: the newest {KEPT[history]} stay"
     return EventRecord(kind=EventKind.HISTORY_THINNED, reason=reason, details=history.name.lower())
 

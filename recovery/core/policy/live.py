@@ -121,11 +121,7 @@ def given_by(rank: Rank, step: int, lost: Mapping[Rank, rollback.Unusable]) -> s
 
 
 def why_not(reasons: Mapping[Rank, str]) -> str:
-    """Why no state in memory can be gone on from, in one clause.
-
-    Args:
-        reasons: by rank, what it has said of itself; empty text: nothing.
-    """
+    """Why no state in memory can be gone on from, in one clause; `reasons`: by rank, what it has said of itself."""
     said = [f"rank {rank}: {reason}" for rank, reason in sorted(reasons.items()) if reason]
     if len(said) > REASONS_NAMED:
         said = [*said[:REASONS_NAMED], f"and {len(said) - REASONS_NAMED} more ranks"]

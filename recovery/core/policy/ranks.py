@@ -63,12 +63,7 @@ class SlotNames:
             del self._integers[int(node_id)]
 
     def violation(self, node_id: NodeId, count: int) -> str | None:
-        """Say why `node_id` cannot be ranked together with the others of them, or None when it can.
-
-        Args:
-            node_id: the id that asks for admission; it may hold a slot itself.
-            count: number of slots of its role.
-        """
+        """Say why an id, which may hold a slot itself, cannot be ranked with the others of its role's `count` slots, or None when it can."""
         if not is_integer(node_id):
             return self._beside(node_id, next(iter(self._integers.values()), {}))
         rank = int(node_id)
@@ -88,14 +83,7 @@ class SlotNames:
 
 
 def assign(hosts: Mapping[NodeId, str]) -> dict[NodeId, Rank]:
-    """Assign every node its rank.
-
-    Args:
-        hosts: address of the host of each node; ids that passed `violation`, as many as there are ranks.
-
-    Returns:
-        A rank for each, 0..len(hosts)-1.
-    """
+    """Give every node its rank, 0..len(hosts)-1. The ids have passed `violation`, and are as many as there are ranks."""
     if all(is_integer(node_id) for node_id in hosts):
         return {node_id: Rank(int(node_id)) for node_id in sorted(hosts, key=int)}
     ordered = sorted(hosts, key=lambda node_id: (natural_key(hosts[node_id]), natural_key(node_id)))

@@ -135,10 +135,7 @@ def copy_is_needed(
 def oldest_indexed(common: Sequence[int], in_memory: Sequence[int], durable_step: int) -> tuple[int, int]:
     """Say which common steps stay in the index: from the first on, and of those in memory from the second on. 0: all of them.
 
-    Args:
-        common: the steps that every rank holds, oldest first.
-        in_memory: those of them that do not lie on all disks.
-        durable_step: the newest that does; 0: none.
+    `in_memory`: those of them that do not lie on all disks. `durable_step`: the newest that does; 0: none.
     """
     oldest = common[-INDEXED_STEPS] if len(common) >= INDEXED_STEPS else 0
     oldest_in_memory = in_memory[-IN_MEMORY_STEPS] if len(in_memory) >= IN_MEMORY_STEPS else 0

@@ -94,12 +94,7 @@ def is_common(own: Mapping[Rank, HeldCheckpoint], world_size: int) -> bool:
 
 
 def common_steps(held: Mapping[int, Mapping[Rank, HeldCheckpoint]], world_size: int) -> list[int]:
-    """Find the steps that are common, oldest first.
-
-    Args:
-        held: by step and rank its checkpoints.
-        world_size: number of ranks, at least 1.
-    """
+    """Find the steps that are common, oldest first."""
     return sorted(step for step, own in held.items() if is_common(own, world_size))
 
 
@@ -169,14 +164,7 @@ class Unusable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def why_given_up(given_up: Mapping[int, Mapping[Rank, Unusable]]) -> str:
-    """Say which committed steps are given up, and whose files are the reason.
-
-    Args:
-        given_up: by step, newest first; per step by rank.
-
-    Returns:
-        Empty when nothing is given up.
-    """
+    """Say which committed steps (newest first) are given up, and whose files are the reason. Empty when nothing is given up."""
     named = [
         f"step {step} was committed and is not usable: {whose(unusable)}"
         for step, unusable in list(given_up.items())[:STEPS_NAMED]

@@ -74,13 +74,7 @@ SLOTS: tuple[SlotRow, ...] = (
 
 
 def vacancy(holder: NodeState, job: JobState, *, has_rank: bool) -> Vacancy:
-    """Look up what becomes of a slot.
-
-    Args:
-        holder: the state of the node that holds its name.
-        job: the job's.
-        has_rank: whether the holder was given a rank.
-    """
+    """Look up what becomes of a slot whose holder is in this state."""
     return next(row.vacancy for row in SLOTS if row.matches(holder, job, has_rank=has_rank))
 
 

@@ -85,12 +85,7 @@ def why_not(
 ) -> str:
     """Why the ranks of these nodes cannot be handed over now; empty: they can.
 
-    Args:
-        state: where.
-        asked: the nodes.
-        host: all of which they leave; empty: they are single nodes.
-        ends_job: nobody is to take them.
-        needs_standbys: they are to be here already.
+    `host`: all of which they leave; empty: they are single nodes. `ends_job`: nobody is to take them. `needs_standbys`: those are to be here already.
     """
     if not state.rules.recovery_enabled:
         return "MS_ENABLE_RECOVERY=1 is not set"

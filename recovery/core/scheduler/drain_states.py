@@ -75,13 +75,7 @@ class Drain:
     """One planned departure, of one node or several, or of all: the end of the job. Nothing of it is stored but its events."""
 
     def __init__(self, number: int, generation: Generation, reason: str) -> None:
-        """Every rank is asked where it is.
-
-        Args:
-            number: 1-based, of this scheduler's process.
-            generation: it does not outlive it, but for the hand-over itself.
-            reason: why, for people.
-        """
+        """Every rank is asked where it is. It does not outlive its generation, but for the hand-over itself; numbers begin with 1 in each process."""
         self.number, self.generation, self.reason = number, generation, reason
         self.state = DrainState.ASKING
         """Changed by `move` alone."""

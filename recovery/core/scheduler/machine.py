@@ -91,12 +91,7 @@ class SchedulerMachine:
     """The scheduler of one job."""
 
     def __init__(self, job: JobRecord, rules: Rules) -> None:
-        """Start empty.
-
-        Args:
-            job: the job's row, with the scheduler incarnation of this process.
-            rules: durations and limits.
-        """
+        """Start empty. The job's row has the scheduler incarnation of this process."""
         self.state = SchedulerState(job, rules)
 
     def restore(  # noqa: PLR0913 - one for each table

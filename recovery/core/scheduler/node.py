@@ -130,10 +130,7 @@ class Node:
     def __init__(self, record: NodeRecord, *, heard_ms: int, slot: str | None = None) -> None:
         """Start from what is stored.
 
-        Args:
-            record: the stored row.
-            heard_ms: when it was last heard, on the clock of this scheduler's process.
-            slot: the name of the slot that it holds, as a row says; empty: none; None: there is no row, it is that of its own name.
+        `slot`: the name of the slot that it holds, as a row says; empty: none; None: there is no row, it is that of its own name.
         """
         self._record = record
         self._slot: str = record.node_id if slot is None else slot

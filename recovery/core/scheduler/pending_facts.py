@@ -47,15 +47,7 @@ class CrashLoop(NamedTuple):
 
 
 def crash_loop_after(before: CrashLoop | None, *, plan: int, step: int, done: str, now_ms: int) -> CrashLoop:
-    """One more generation has ended.
-
-    Args:
-        before: how those before it ended; None: otherwise, or none has.
-        plan: the step that it began at.
-        step: the step at which its data plane broke.
-        done: which ranks were done.
-        now_ms: by the scheduler's clock.
-    """
+    """One more generation has ended, which began at `plan` and broke at `step`. `before`: how those before it ended; None: otherwise, or none has."""
     by_program = step > plan or bool(done)
     if before is None or (before.plan, before.step) != (plan, step):
         return CrashLoop(plan, step, 1, now_ms, by_program, done)

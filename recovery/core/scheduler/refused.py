@@ -132,15 +132,7 @@ class Refusals:
         self._known: dict[NodeId, _Counted] = {}
 
     def note(self, node_id: NodeId, code: str, *, peer: str, is_known: bool, now_ms: int) -> int:
-        """Take a refusal. Gives for how many a row about it stands; 0: there is to be none.
-
-        Args:
-            node_id: of the node that was refused.
-            code: why.
-            peer: the address that it came from.
-            is_known: the job has a node of this id: there is a bounded number of these.
-            now_ms: on the clock of this scheduler's process.
-        """
+        """Take a refusal. Gives for how many a row about it stands; 0: there is to be none. Of ids that are known there is a bounded number."""
         if self._codes.get(node_id) == code:
             return 0
         self._codes[node_id] = code

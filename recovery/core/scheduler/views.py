@@ -15,12 +15,7 @@ from recovery.core.scheduler.state import SchedulerState
 
 
 def job_view(state: SchedulerState, now_ms: int) -> dict[str, Any]:
-    """The state of the job and of each node, as plain values.
-
-    Args:
-        state: the live state.
-        now_ms: monotonic time, for what is left of windows and how long a node has been silent.
-    """
+    """The state of the job and of each node, as plain values."""
     job = state.job
     began_at = state.generations[-1].step if state.generations else 0
     # A rank that came back has loaded, and met the others, when it makes a step.

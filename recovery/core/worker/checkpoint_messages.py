@@ -21,12 +21,7 @@ class CheckpointMessages:
     """The checkpoints of one process, as far as the scheduler must know them."""
 
     def __init__(self, rules: Rules, requests: Requests) -> None:
-        """Nothing is held yet.
-
-        Args:
-            rules: for the size of a message.
-            requests: where a report is kept until it is answered.
-        """
+        """Nothing is held yet."""
         self._rules, self._requests = rules, requests
         self._committed_step = 0
         """The newest step that all ranks hold, as far as this worker knows; 0: none."""
@@ -109,13 +104,7 @@ class CheckpointMessages:
         return [*self._requests.send(request), Log("checkpoint_invalid", bad.reason, warning=True)]
 
     def find(self, admitted: m.Admitted, rank: Rank | None, past: m.JobHistory | None) -> FindCheckpoints:
-        """Have the directories searched.
-
-        Args:
-            admitted: into which job and run.
-            rank: that this process had before; the admission's counts more.
-            past: what it remembers of the job it trained; None: it has trained none.
-        """
+        """Have the directories searched. `rank` is what this process had before; the admission's counts more. `past`: of the job that it trained."""
         of_another_job = past is not None and past.job != admitted.job
         known = rank if admitted.rank is None else admitted.rank
         self._searches += 1
@@ -139,14 +128,7 @@ class CheckpointMessages:
         step: int,
         stopped: s.TrainingStopped | None = None,
     ) -> list[WorkerEffect]:
-        """The directories were searched: this worker is ready for a plan.
-
-        Args:
-            found: what lies there.
-            generation: the last one whose plan it was given.
-            step: how far it is.
-            stopped: how it has left its training; None: it has not trained in this job.
-        """
+        """The directories were searched: this worker is ready for a plan. Not `stopped`: it has not trained in this job."""
         self._ready = make_ready(
             found,
             generation=generation,
@@ -170,16 +152,7 @@ def make_ready(
     frame_bytes_max: int,
     stopped: TrainingStopped | None = None,
 ) -> Ready:
-    """Make the message that says what a rank holds, bounded in each of its lists.
-
-    Args:
-        found: what lies in its directories.
-        generation: the last one whose plan it was given.
-        step: how far it is.
-        committed_step: as `newest_that_fit`.
-        frame_bytes_max: as `newest_that_fit`.
-        stopped: how it has left its training; None: it has not trained in this job.
-    """
+    """Make the message that says what a rank holds, bounded in each of its lists. Not `stopped`: it has not trained in this job."""
     held = newest_that_fit(found.held, committed_step=committed_step, frame_bytes_max=frame_bytes_max)
     named, past = found.passed_over[:SKIPPED_MAX], found.past
     if past is not None:

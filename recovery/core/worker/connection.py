@@ -75,13 +75,7 @@ class Connection:
     """The connection of one process, over all its dials."""
 
     def __init__(self, identity: Identity, rules: Rules, wait: WaitNote) -> None:
-        """Start disconnected.
-
-        Args:
-            identity: of the process that registers.
-            rules: durations and limits.
-            wait: where a wait for the scheduler is noted.
-        """
+        """Start disconnected."""
         self._identity, self._rules, self._wait = identity, rules, wait
         self._state = ConnectionState.DISCONNECTED
         """Changed only by `_move`."""
@@ -157,14 +151,7 @@ class Connection:
     def on_connect_failed(
         self, failed: s.ConnectFailed, now_ms: int, *, outside: bool, limit_ms: int | None
     ) -> list[WorkerEffect] | GivenUp:
-        """A dial failed: try again, later each time.
-
-        Args:
-            failed: why, and what the recovery path says of a finished job.
-            now_ms: on the monotonic clock.
-            outside: this process was never admitted.
-            limit_ms: how long the scheduler may be unreachable; None: for ever.
-        """
+        """A dial failed: try again, later each time. `outside`: this process was never admitted. `limit_ms`: how long that may last; None: for ever."""
         unreachable_ms, noted = now_ms - self._unreachable_since_ms, []
         if failed.finished and outside:
             patience_ms = self._rules.lease_ms + self._rules.rejoin_window_ms
@@ -201,13 +188,7 @@ class Connection:
         return [Log("job_is_finished", text, warning=True)]
 
     def on_disconnected(self, lost: s.Disconnected, now_ms: int, *, leaving: bool) -> list[WorkerEffect]:
-        """The connection closed: dial again, unless a refusal has not run out.
-
-        Args:
-            lost: why.
-            now_ms: on the monotonic clock.
-            leaving: the process ends, so a lost connection is no news for anybody.
-        """
+        """The connection closed: dial again, unless a refusal has not run out. For a process that ends it is no news."""
         if not self._stands:
             # Closed from both sides: the end of it is known, and the next dial is on its way.
             return []
@@ -275,13 +256,7 @@ class Connection:
         return [SetTimer(WorkerTimer.SILENCE, now_ms + self._rules.receive_timeout_ms)]
 
     def on_refused(self, refused: m.Refused, now_ms: int, *, leaving: bool) -> list[WorkerEffect] | GivenUp:
-        """The scheduler does not admit this process: wait and ask again, or give up where that would not help.
-
-        Args:
-            refused: why, and when to ask again.
-            now_ms: on the monotonic clock.
-            leaving: the process ends, so it does not wait.
-        """
+        """The scheduler does not admit this process: wait and ask again, or give up where that would not help. One that ends does not wait."""
         if refused.code == "UNKNOWN_TOKEN":
             # The scheduler closes the connection, and that dials again.
             self._token = None
@@ -341,11 +316,7 @@ class Connection:
         return [SetTimer(WorkerTimer.SILENCE, self._heard_ms + self._rules.receive_timeout_ms)]
 
     def check(self, token: ResumeToken | None) -> None:
-        """Assert what is always true of the connection.
-
-        Args:
-            token: of the last admission; None: there was none.
-        """
+        """Assert what is always true of the connection."""
         if self.is_admitted:
             assert self._token == token, (
                 "a process that is admitted comes back with the token of that admission"

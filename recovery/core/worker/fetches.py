@@ -30,11 +30,7 @@ class Fetches:
     """The fetches of one process, and what it keeps of others."""
 
     def __init__(self, requests: Requests) -> None:
-        """Nothing is fetched.
-
-        Args:
-            requests: where a report is kept until it is answered.
-        """
+        """Nothing is fetched."""
         self._requests = requests
         self._fetched = 0
         """How many fetches there were: names the next one."""
@@ -95,12 +91,7 @@ class Fetches:
     # --- this node's own, for a plan -----------------------------------------------------------------------------------
 
     def wait_for(self, plan: m.Rollback, job: str) -> list[WorkerEffect]:
-        """Fetch what a plan goes back to: other nodes have it, and this one does not.
-
-        Args:
-            plan: with its sources.
-            job: of the plan.
-        """
+        """Fetch what a plan goes back to: other nodes have it, and this one does not."""
         self._has_copies = True
         wanted = m.HeldCheckpoint(
             run=plan.run,
@@ -132,11 +123,7 @@ class Fetches:
     # --- what came of a fetch ------------------------------------------------------------------------------------------
 
     def on_fetched(self, fetched: s.Fetched) -> tuple[m.Rollback | None, list[WorkerEffect]]:
-        """It lies here.
-
-        Returns:
-            The plan that can be followed now, if it was that one's; and what is to be said.
-        """
+        """It lies here. Gives the plan that can be followed now, if it was that one's; and what is to be said."""
         faults: list[WorkerEffect] = []
         of = self._of(fetched.fetch_id)
         if fetched.failures and of is not None:
@@ -200,11 +187,7 @@ class Fetches:
         return Fetch(self._fetched, job, rank, checkpoint, sources)
 
     def check(self, *, idle: bool) -> None:
-        """Assert what is always true of the fetches.
-
-        Args:
-            idle: the main thread waits for a plan, or the process ends.
-        """
+        """Assert what is always true of the fetches. `idle`: the main thread waits for a plan, or the process ends."""
         assert self._plan is None or idle, "a plan that waits for its file has not begun"
         assert self._plan is not None or not self._plan_fetch, "nothing is fetched for no plan"
         wanted = [(order.rank, order.checkpoint.digest) for order in self._orders.values()]

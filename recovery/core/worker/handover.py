@@ -45,11 +45,7 @@ class Departure:
     """Why one process leaves, once it has decided to."""
 
     def __init__(self, requests: Requests) -> None:
-        """Nothing is decided.
-
-        Args:
-            requests: where the last message is kept until it is answered.
-        """
+        """Nothing is decided."""
         self._requests = requests
         self._code = ""
         """The error that the process ends with, a code of recovery.errors; empty: it has decided nothing. Set in LEAVING."""
@@ -66,15 +62,7 @@ class Departure:
     def begin(
         self, last: Failure | Leave, code: str, reason: str, now_ms: int, *, admitted: bool
     ) -> list[WorkerEffect]:
-        """Leave once the scheduler has taken this last message, or the grace period is over.
-
-        Args:
-            last: why it goes; the scheduler takes nothing from it afterwards.
-            code: of the error that the process ends with.
-            reason: for people.
-            now_ms: on the monotonic clock.
-            admitted: False: the scheduler does not know this process, so there is nobody to leave.
-        """
+        """Leave once the scheduler has taken this last message, or the grace period is over. Without an admission there is nobody to leave."""
         self._code, self._reason = code, reason
         if not admitted:
             return [Exit(code, reason)]
@@ -104,12 +92,7 @@ def leave_of(request_id: RequestId, reason: str) -> Leave:
 
 
 def nothing_to_do(admitted: Admitted | None, ended: JobEnded) -> list[Log]:
-    """Say so if the job has finished without this process: its script goes on, and has trained nothing.
-
-    Args:
-        admitted: as it was let in; None: it was not.
-        ended: how the job ended.
-    """
+    """Say so if the job has finished without this process: its script goes on, and has trained nothing."""
     if ended.outcome.code or (admitted is not None and not admitted.standby):
         return []
     text = (
@@ -134,14 +117,7 @@ class Handover:
     def __init__(
         self, rules: Rules, main_thread: MainThread, requests: Requests, departure: Departure
     ) -> None:
-        """Nothing was asked.
-
-        Args:
-            rules: durations.
-            main_thread: ended with the process.
-            requests: looked at only.
-            departure: how the process ends.
-        """
+        """Nothing was asked."""
         self._departure = departure
         self._rules, self._main_thread, self._requests = rules, main_thread, requests
         self._asked: Depart | None = None
@@ -168,13 +144,7 @@ class Handover:
         *,
         connected: bool,
     ) -> list[WorkerEffect]:
-        """A system or the main thread speaks.
-
-        Args:
-            stimulus: what has happened.
-            now_ms: on the monotonic clock.
-            connected: the scheduler has admitted this process on the connection that stands.
-        """
+        """A system or the main thread speaks. `connected`: the scheduler has admitted this process on the connection that stands."""
         match stimulus:
             case s.DepartAsked():
                 return self._on_depart_asked(stimulus, now_ms, connected=connected)

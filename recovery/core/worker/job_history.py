@@ -31,14 +31,7 @@ class JobHistoryRecorder:
     def note(
         self, plan: m.Rollback, admitted: m.Admitted, rules: Rules, node: NodeRecord
     ) -> tuple[Record, ...]:
-        """A plan has come: the rows from which a scheduler's store can be built again.
-
-        Args:
-            plan: the newest.
-            admitted: as it was let in.
-            rules: for the size of the job.
-            node: this node's row.
-        """
+        """A plan has come: the rows from which a scheduler's store can be built again."""
         began = m.GenerationStart(
             generation=plan.generation, step=plan.step, epoch=plan.epoch, step_in_epoch=plan.step_in_epoch
         )
@@ -93,9 +86,7 @@ def joined(past: m.JobHistory, of_store: m.JobHistory | None) -> m.JobHistory:
 def of_slot(own: m.JobHistory | None, others: Mapping[NodeId, m.JobHistory]) -> m.JobHistory | None:
     """What the ids of one place know together: the newest plan that any of them was given, and where the earlier ones began.
 
-    Args:
-        own: of the id that asks; None: it was given no plan.
-        others: of the other ids under which a process was started there. The launcher gives a fresh one after each loss.
+    The launcher gives a process there a fresh id after each loss: `others` are those beside that of the one that asks.
     """
     named = {
         name: msgspec.structs.replace(others[name], noted_by=name)

@@ -52,12 +52,7 @@ class WorkerMachine:
     """One process's membership."""
 
     def __init__(self, identity: Identity, rules: Rules) -> None:
-        """Start outside the cluster.
-
-        Args:
-            identity: of the process that registers.
-            rules: durations and limits.
-        """
+        """Start outside the cluster."""
         self._rules = rules
         self._wait = WaitNote()
         self._connection = Connection(identity, rules, self._wait)

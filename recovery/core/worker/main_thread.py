@@ -57,16 +57,7 @@ class HangCounter:
         self._newest_step = max(self._newest_step, step)
 
     def on_hang(self, reason: str, request_id: RequestId, generation: Generation) -> ReplaceProcess | Failure:
-        """The main thread did not come back.
-
-        Args:
-            reason: what was waited for in vain.
-            request_id: of the failure, should it come to that.
-            generation: the one that the main thread hangs in.
-
-        Returns:
-            The effect that replaces the process, or the failure with which it ends instead of being replaced once more.
-        """
+        """The main thread did not come back: what replaces the process, or the failure with which it ends instead of being replaced once more."""
         hangs = self.total
         if hangs.count < REPLACEMENTS_MAX:
             return ReplaceProcess(reason, Hangs(hangs.count + 1, hangs.step))
@@ -80,12 +71,7 @@ class MainThread:
     """The main thread of one process, over all its generations."""
 
     def __init__(self, node_id: NodeId, rules: Rules) -> None:
-        """Start outside the cluster.
-
-        Args:
-            node_id: of this process.
-            rules: durations.
-        """
+        """Start outside the cluster."""
         self._rules = rules
         self._hangs = HangCounter()
         self._progress = Progress(node_id, heartbeat_ms=rules.heartbeat_ms_max)
@@ -203,14 +189,7 @@ class MainThread:
         ]
 
     def on_abort_due(self, request_id: RequestId) -> ReplaceProcess | m.Failure | None:
-        """It has had its time to come back.
-
-        Args:
-            request_id: of the failure, should it come to that.
-
-        Returns:
-            None when it came back in time; else what the process does about it, as `HangCounter.on_hang`.
-        """
+        """It has had its time to come back: what the process does about it, as `HangCounter.on_hang`. None when it came back in time."""
         if self._state is not WorkerState.STOPPING:
             return None
         reason = f"the main thread did not come back within {self._rules.abort_timeout_ms / 1000:g} s (MS_ABORT_TIMEOUT)"
@@ -307,12 +286,7 @@ class MainThread:
         return [Send(self._broke), Log("collective_failed", reason, warning=True)]
 
     def check(self, *, ready: bool, done: bool) -> None:
-        """Assert what is always true of the main thread.
-
-        Args:
-            ready: this worker has said that it can follow a plan.
-            done: it has said that it is done.
-        """
+        """Assert what is always true of the main thread."""
         if self.in_generation:
             assert self._generation > 0, "a worker in a generation was given its plan"
             assert self._rank is not None, "a plan gives a rank"

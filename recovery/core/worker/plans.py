@@ -45,14 +45,7 @@ class Standby:
         state: WorkerState,
         checkpoints: CheckpointMessages,
     ) -> list[WorkerEffect]:
-        """Look for the files of the rank, if the main thread waits for a plan.
-
-        Args:
-            offer: of which rank, and what is known of its files.
-            admitted: into which job; None: into none.
-            state: what the main thread does.
-            checkpoints: ask for the search.
-        """
+        """Look for the files of the rank, if the main thread waits for a plan."""
         if state is not WorkerState.IDLE or admitted is None:
             return []
         self._offered = offer.rank
@@ -124,10 +117,8 @@ class Plans:
     def on_checkpoints_found(self, found: s.CheckpointsFound, *, connected: bool) -> list[WorkerEffect]:
         """The directories were searched. What counts is what was looked for last, while there is no plan.
 
-        Args:
-            found: what lies there.
-            connected: the scheduler has admitted this process on the connection that stands. Before that nobody is told: one that does not
-                know it would take this for all that it knows of its job.
+        Before the scheduler has admitted this process on the connection that stands nobody is told: one that does not know it would take this for
+        all that it knows of its job.
         """
         waits = self._main_thread.state is WorkerState.IDLE and self._fetches.plan is None
         if not waits or not self._checkpoints.is_newest(found):

@@ -25,11 +25,7 @@ class TrainingIntervals:
     """The stretches of one process, one generation after the other."""
 
     def __init__(self, *, heartbeat_ms: int) -> None:
-        """Nothing was noted yet.
-
-        Args:
-            heartbeat_ms: the longest time between two notes.
-        """
+        """Nothing was noted yet. `heartbeat_ms`: the longest time between two notes."""
         self._due_ms = heartbeat_ms + LATE_MS
         """Within which the next note follows if the rank was not paused."""
         self._generation = Generation(0)
@@ -86,12 +82,7 @@ class Progress:
     """The newest step of one process, and the first one of each generation."""
 
     def __init__(self, node_id: NodeId, *, heartbeat_ms: int) -> None:
-        """No step was applied yet.
-
-        Args:
-            node_id: of this process.
-            heartbeat_ms: the longest time between two notes.
-        """
+        """No step was applied yet. `heartbeat_ms`: the longest time between two notes."""
         self._node_id = node_id
         self._newest = StepsDone(generation=Generation(0), step=0, epoch=0, step_in_epoch=0)
         self._begun_in = Generation(0)
@@ -138,12 +129,7 @@ class Progress:
     ) -> list[Persist]:
         """Write how far this rank is: with its first step, once per heartbeat and when it stops.
 
-        Args:
-            rank: of this process; None: it has none yet and there is nothing to write.
-            admitted: as it was let in; None: it was not.
-            now_ms: on the monotonic clock.
-            trains: False: it is out of training, or its data plane broke, so this is not a time in which it trained.
-            stopped: training stops here.
+        Out of training, or with its data plane broken, this is not a time in which it trained. Without a rank there is nothing to write yet.
         """
         if admitted is None or rank is None or not self._newest.generation:
             return []
@@ -186,11 +172,7 @@ class Heartbeats:
         self._confirming = self._sent + 1
 
     def send(self, newest: StepsDone) -> Send:
-        """Send the next one.
-
-        Args:
-            newest: how far this rank is.
-        """
+        """Send the next one."""
         self._sent += 1
         if self._confirming:
             self._confirming = self._sent

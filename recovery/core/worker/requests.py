@@ -95,9 +95,8 @@ class Requests:
     def answered(self, request_id: RequestId) -> Request | None:
         """Take out the request that the scheduler has answered.
 
-        Returns:
-            The request; None for one that was answered before, and for Done: that is sent again to a restarted scheduler, which counts
-            the ranks that are done from what it hears.
+        None for one that was answered before, and for Done: that is sent again to a restarted scheduler, which counts the ranks
+        that are done from what it hears.
         """
         self._unstored.discard(request_id)
         self._held_back.pop(request_id, None)

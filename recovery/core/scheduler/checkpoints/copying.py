@@ -37,11 +37,7 @@ def holders_here(
 ) -> tuple[Source, ...]:
     """The nodes from which a copy of a rank's contribution can be fetched now, in the order of their names.
 
-    Args:
-        state: where.
-        rank: whose contribution.
-        step: to which step.
-        any_said: also a node that has not said yet what it holds for the next plan, and held it before.
+    With `any_said` also a node that has not said yet what it holds for the next plan, and held it before.
     """
     found: list[Source] = []
     for node_id in sorted(state.checkpoints.copies.holders(rank, step), key=natural_key):
@@ -259,11 +255,7 @@ def note_outcome(
 ) -> tuple[list[Record], tuple[Answer, ...]]:
     """A copy that was ordered is there, or was given up. Gives what is to be written and said when it was the last one.
 
-    Args:
-        state: where.
-        rank: whose contribution.
-        holder: the node that was to hold it.
-        failed: it was given up, so the step is not copied as a whole.
+    Where one `failed` the step is not copied as a whole.
     """
     copying = state.copying
     del copying.pending[rank, holder]

@@ -107,11 +107,7 @@ def of_row(row: LiveSourceRecord) -> live.LiveSource:
 
 
 def note_loaded(state: SchedulerState, node: Node, loaded: m.StateLoaded) -> str:
-    """A rank has taken the state of the plan.
-
-    Returns:
-        Empty; or why the generation cannot go on: it is another one than a rank before it has taken.
-    """
+    """A rank has taken the state of the plan. Gives why the generation cannot go on, since a rank before it has taken another one; empty: it can."""
     rank = node.record.rank
     source = state.live.source_of(rank) if rank is not None else None
     if rank is None or source is None:

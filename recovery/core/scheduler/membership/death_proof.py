@@ -46,11 +46,6 @@ def may_report(node: Node, exited: m.Exited, peer: str) -> bool:
     """May a launcher say how this node's process ended? One of the same host, or one that names the very process.
 
     The address alone is no proof of the host: it is compared with the one that the node itself came from, through the same network.
-
-    Args:
-        node: about whom it speaks.
-        exited: what it says.
-        peer: the address that its connection comes from.
     """
     hosts = {node.came_from, node.record.host} - {""}
     return not hosts or peer in hosts or proves(node, exited)

@@ -220,8 +220,7 @@ def _gone(state: SchedulerState, pasts: Mapping[NodeId, m.JobHistory]) -> dict[N
 def take_up(state: SchedulerState) -> Union[list[Record], Exit]:
     """All ranks are ready: become the job that the workers know, if they know one; what is to be written.
 
-    Returns:
-        Exit when the workers contradict each other: nobody can say which job this is.
+    Exit when the workers contradict each other: nobody can say which job this is.
     """
     if not state.builds_again:
         return []

@@ -28,13 +28,7 @@ class SlotOffer(NamedTuple):
 
 
 def find(state: SchedulerState, node: Node | None, register: m.Register) -> SlotOffer:
-    """Look for a slot.
-
-    Args:
-        state: where.
-        node: what is known of the id; None: nothing.
-        register: what the process says.
-    """
+    """Look for a slot."""
     own = _own_slot(state, node)
     if own and _is_free(state, own, node, register.role):
         return SlotOffer(Slots.FREE, own)

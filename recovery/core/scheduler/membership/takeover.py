@@ -208,10 +208,7 @@ def _ask_holder_again(state: SchedulerState, slot: str, now_ms: int) -> list[Sch
 def _offer_to(state: SchedulerState, node: Node, holder: Node) -> Persist:
     """Ask a node what it can read of a rank's files. Behind everything that is written before it.
 
-    Args:
-        state: where.
-        node: the one that is asked, connected.
-        holder: whose rank; the node itself: it took the rank over, and has not followed a plan since.
+    Where the node is the holder itself it took the rank over, and has not followed a plan since.
     """
     rank = holder.record.rank
     assert rank is not None, "only a rank that is given is offered"
