@@ -13,13 +13,7 @@ from recovery.core.ids import Generation, Rank
 from recovery.core.policy import rollback
 from recovery.core.policy.retention import oldest_indexed
 from recovery.core.policy.rollback import LOST_MEMORY, MISSING, Unusable
-from recovery.core.records import (
-    CheckpointRecord,
-    CheckpointState,
-    GenerationRecord,
-    to_held,
-    to_record,
-)
+from recovery.core.records import CheckpointRecord, CheckpointState, GenerationRecord, to_held, to_record
 from recovery.core.tiers import tier_of
 
 

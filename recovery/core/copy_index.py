@@ -142,10 +142,7 @@ class CopyIndex:
         return to_copy_record(node_id, rank, checkpoint, CopyState.HELD)
 
     def replace(
-        self,
-        node_id: NodeId,
-        copies: Iterable[HeldCopy],
-        reason: str = "its node does not have it any more",
+        self, node_id: NodeId, copies: Iterable[HeldCopy], reason: str = "its node does not have it any more"
     ) -> list[CopyRecord]:
         """A node has looked: it holds these and no others; the rows that change, with the reason. Those known to be damaged are left out."""
         before = dict(self._of_node.get(node_id, {}))

@@ -85,11 +85,7 @@ def _within_a_stretch(ordered: Sequence[Kept], *, stretch_s: int) -> list[int]:
 
 
 def kept_in_memory(
-    held: Sequence[HeldCheckpoint],
-    *,
-    committed_step: int,
-    newest_on_disks: int,
-    pinned: Collection[int] = (),
+    held: Sequence[HeldCheckpoint], *, committed_step: int, newest_on_disks: int, pinned: Collection[int] = ()
 ) -> list[HeldCheckpoint]:
     """Choose what stays in a rank's memory, newest first.
 
@@ -113,11 +109,7 @@ def kept_in_memory(
 
 
 def copy_is_needed(
-    copy: HeldCheckpoint,
-    *,
-    oldest: int,
-    oldest_in_memory: int,
-    began: Iterable[tuple[Generation, int]] = (),
+    copy: HeldCheckpoint, *, oldest: int, oldest_in_memory: int, began: Iterable[tuple[Generation, int]] = ()
 ) -> bool:
     """Can a plan still go to a copy?
 

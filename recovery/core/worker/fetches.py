@@ -11,14 +11,7 @@ from typing import Union
 import msgspec
 
 from recovery.core import messages as m
-from recovery.core.copy_messages import (
-    SOURCES_MAX,
-    CopiesKept,
-    CopyFailed,
-    CopyOrder,
-    CopyReport,
-    FetchFault,
-)
+from recovery.core.copy_messages import SOURCES_MAX, CopiesKept, CopyFailed, CopyOrder, CopyReport, FetchFault
 from recovery.core.effects import Log
 from recovery.core.ids import Generation, Rank, RequestId
 from recovery.core.worker import stimuli as s

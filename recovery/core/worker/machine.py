@@ -311,11 +311,7 @@ class WorkerMachine:
         if self._heartbeats.awaits_confirmation or self._main_thread.in_generation:
             # How far it is: a scheduler that was restarted knows where it began.
             again.append(self._heartbeat())
-        return [
-            Log("resumed", "the scheduler knows this process again"),
-            *again,
-            *self._checkpoints.retain(),
-        ]
+        return [Log("resumed", "the scheduler knows this process again"), *again, *self._checkpoints.retain()]
 
     def _join(self, admitted: m.Admitted, now_ms: int) -> list[WorkerEffect]:
         """This process is a new incarnation to the scheduler."""

@@ -39,11 +39,7 @@ class Standby:
         """The rank that was offered last; None: none since the last plan."""
 
     def on_offer(
-        self,
-        offer: m.Offer,
-        admitted: m.Admitted | None,
-        state: WorkerState,
-        checkpoints: CheckpointMessages,
+        self, offer: m.Offer, admitted: m.Admitted | None, state: WorkerState, checkpoints: CheckpointMessages
     ) -> list[WorkerEffect]:
         """Look for the files of the rank, if the main thread waits for a plan."""
         if state is not WorkerState.IDLE or admitted is None:
@@ -96,10 +92,7 @@ class Plans:
         """Look what this node holds, to say so and be ready for the next plan."""
         assert self.admitted is not None, "a worker that searches is admitted"
         waits = self._wait.begin(waits_for(self.admitted, self._rules), now_ms)
-        return [
-            *waits,
-            self._checkpoints.find(self.admitted, self._main_thread.rank, self.memory.past),
-        ]
+        return [*waits, self._checkpoints.find(self.admitted, self._main_thread.rank, self.memory.past)]
 
     def on_interrupt(self, interrupt: m.Interrupt, now_ms: int) -> list[WorkerEffect]:
         """Stop the main thread. One that is idle is ready, which the scheduler may not have heard."""

@@ -12,14 +12,7 @@ from recovery.core.effects import Answer, Exit, Persist
 from recovery.core.ids import Generation, NodeId, Rank
 from recovery.core.policy import ranks, rebuild, rollback
 from recovery.core.policy.live import ToLive
-from recovery.core.records import (
-    CheckpointState,
-    EventKind,
-    GenerationRecord,
-    JobState,
-    Record,
-    to_record,
-)
+from recovery.core.records import CheckpointState, EventKind, GenerationRecord, JobState, Record, to_record
 from recovery.core.scheduler import job_end, planned_end
 from recovery.core.scheduler.checkpoints import copying
 from recovery.core.scheduler.copy_state import Fetching
@@ -146,9 +139,7 @@ def _assign_ranks(state: SchedulerState) -> list[Record]:
 
 
 def _begin(
-    state: SchedulerState,
-    target: rollback.ToCheckpoint | rollback.ToStart | ToLive,
-    records: list[Record],
+    state: SchedulerState, target: rollback.ToCheckpoint | rollback.ToStart | ToLive, records: list[Record]
 ) -> SchedulerEffect:
     """Write the plan, then send it to every rank."""
     files = target.files if isinstance(target, rollback.ToCheckpoint) else ()

@@ -7,13 +7,7 @@ from collections.abc import Mapping
 from recovery.core import messages as m
 from recovery.core.ids import Rank
 from recovery.core.policy import live, rollback
-from recovery.core.records import (
-    EventKind,
-    GenerationRecord,
-    JobState,
-    LiveSourceRecord,
-    Record,
-)
+from recovery.core.records import EventKind, GenerationRecord, JobState, LiveSourceRecord, Record
 from recovery.core.scheduler.effects import Send
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
@@ -28,11 +22,7 @@ def target(state: SchedulerState, checkpoint: rollback.Target) -> live.ToLive | 
     # While a job forms nobody is known to have trained in it.
     states = _states(state) if state.job.state is JobState.INTERRUPTED else {}
     in_memory = live.choose(
-        states,
-        state.generations,
-        world_size=state.rules.world_size,
-        newer_than=newest,
-        refused=refused,
+        states, state.generations, world_size=state.rules.world_size, newer_than=newest, refused=refused
     )
     on_disk = state.checkpoints.held_by_one(in_memory.step if in_memory is not None else newest, refused)
     if on_disk is None:

@@ -220,9 +220,7 @@ def _offer_to(state: SchedulerState, node: Node, holder: Node) -> Persist:
         replaced=NodeId(holder.slot) if holder is node else holder.record.node_id,
         committed_step=step,
         held=newest_that_fit(
-            state.checkpoints.held_by(rank),
-            committed_step=step,
-            frame_bytes_max=state.rules.frame_bytes_max,
+            state.checkpoints.held_by(rank), committed_step=step, frame_bytes_max=state.rules.frame_bytes_max
         ),
     )
     return Persist((), (Answer(node.connection, offer),))
