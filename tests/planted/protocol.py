@@ -161,8 +161,8 @@ DEADLINES = (
         "I14",
         "core/worker/main_thread.py",
         "MainThread.interrupt",
-        '[*noted, Interrupt(self._generation, reason), Log("interrupted", f"generation {self._generation} ended: {reason}"), SetTimer(WorkerTimer.ABORT, now_ms + self._rules.abort_timeout_ms)]',
-        '[*noted, Interrupt(self._generation, reason), Log("interrupted", f"generation {self._generation} ended: {reason}"), ]',
+        '[*noted, Interrupt(self.generation, reason), Log("interrupted", f"generation {self.generation} ended: {reason}"), SetTimer(WorkerTimer.ABORT, now_ms + self._rules.abort_timeout_ms)]',
+        '[*noted, Interrupt(self.generation, reason), Log("interrupted", f"generation {self.generation} ended: {reason}"), ]',
         (
             "tests/core/test_worker_machine.py::test_an_interrupt_stops_the_main_thread_and_the_next_plan_opens_it_again",
         ),

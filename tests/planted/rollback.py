@@ -352,8 +352,8 @@ GENERATIONS = (
         "I10",
         "core/worker/main_thread.py",
         "MainThread.on_interrupt",
-        "interrupt.generation >= self._next_plan.generation",
-        "interrupt.generation > self._next_plan.generation",
+        "interrupt.generation >= self.next_plan.generation",
+        "interrupt.generation > self.next_plan.generation",
         (
             "tests/core/test_wrong_moment.py::test_a_plan_that_ended_while_the_one_before_was_left_is_not_opened",
         ),

@@ -33,17 +33,12 @@ class CheckpointMessages:
         """The same in memory."""
         self._searches = 0
         """How many searches were asked for: names the next one."""
-        self._ready: m.Ready | None = None
+        self.ready: m.Ready | None = None
         """What this worker is ready with. Set while its main thread waits for a plan and the directories have been searched."""
-
-    @property
-    def ready(self) -> m.Ready | None:
-        """The message that says what this worker holds and that it can follow a plan; None while it cannot."""
-        return self._ready
 
     def send_ready(self) -> list[WorkerEffect]:
         """Say again that this worker is ready, if it is."""
-        return [Send(self._ready)] if self._ready is not None else []
+        return [Send(self.ready)] if self.ready is not None else []
 
     def admitted(self, admitted: m.Admitted) -> None:
         """The scheduler has said at the admission which step is committed."""
@@ -51,12 +46,12 @@ class CheckpointMessages:
 
     def joined(self) -> None:
         """This process is new to the scheduler, whose job may be another one: what was said before says nothing of what it knows of that."""
-        self._ready = None
+        self.ready = None
 
     def planned(self, plan: m.Rollback) -> None:
         """A plan is followed: a worker that trains is not ready for the next one."""
         self._committed_step, self._durable_step = plan.committed_step, plan.durable_step
-        self._ready = None
+        self.ready = None
 
     def retain(self) -> list[WorkerEffect]:
         """Let older files go, as far as is known."""
@@ -129,7 +124,7 @@ class CheckpointMessages:
         stopped: s.TrainingStopped | None = None,
     ) -> list[WorkerEffect]:
         """The directories were searched: this worker is ready for a plan. Not `stopped`: it has not trained in this job."""
-        self._ready = make_ready(
+        self.ready = make_ready(
             found,
             generation=generation,
             step=step,
@@ -137,10 +132,10 @@ class CheckpointMessages:
             frame_bytes_max=self._rules.frame_bytes_max,
             stopped=stopped,
         )
-        if not self._ready.left_out:
-            return [Send(self._ready)]
-        text = f"reporting the newest {len(self._ready.held)} of {len(found.held)} checkpoints: a message carries no more"
-        return [Send(self._ready), Log("checkpoints_left_out", text, warning=True)]
+        if not self.ready.left_out:
+            return [Send(self.ready)]
+        text = f"reporting the newest {len(self.ready.held)} of {len(found.held)} checkpoints: a message carries no more"
+        return [Send(self.ready), Log("checkpoints_left_out", text, warning=True)]
 
 
 def make_ready(

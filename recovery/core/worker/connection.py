@@ -79,7 +79,7 @@ class Connection:
         self._identity, self._rules, self._wait = identity, rules, wait
         self._state = ConnectionState.DISCONNECTED
         """Changed only by `_move`."""
-        self._register_id = RequestId("")
+        self.register_id = RequestId("")
         """Request id of the registration, the same over the whole process. Set when it starts."""
         self._secret = ""
         """What the request id is made of: it shows that a repeat is this process's own. Set when it starts."""
@@ -115,11 +115,6 @@ class Connection:
         return self._state is ConnectionState.ADMITTED
 
     @property
-    def register_id(self) -> RequestId:
-        """Request id of the registration."""
-        return self._register_id
-
-    @property
     def _stands(self) -> bool:
         return self._state not in (ConnectionState.DISCONNECTED, ConnectionState.WAITING)
 
@@ -130,7 +125,7 @@ class Connection:
 
     def on_started(self, started: s.Started, now_ms: int) -> list[WorkerEffect]:
         """The process is up: dial for the first time."""
-        self._register_id, self._token = RequestId(request_of(started.secret)), started.token
+        self.register_id, self._token = RequestId(request_of(started.secret)), started.token
         self._secret = started.secret
         self._unreachable_since_ms = now_ms
         return [*self._wait.begin("the scheduler to answer", now_ms), Connect()]
@@ -226,7 +221,7 @@ class Connection:
     def _register(self, last_admission: LastAdmission, now_ms: int) -> list[WorkerEffect]:
         self._heard_ms = now_ms
         register = m.Register(
-            request_id=self._register_id,
+            request_id=self.register_id,
             protocol=m.PROTOCOL_VERSION,
             node_id=self._identity.node_id,
             role=self._identity.role,
@@ -292,7 +287,7 @@ class Connection:
             incarnation=admitted.incarnation,
             state=NodeState.LIVE,
             token_digest=token_digest(admitted.token),
-            admission_request=self._register_id,
+            admission_request=self.register_id,
             host=self._identity.host,
             pid=self._identity.pid,
             generation=plan.generation,

@@ -29,7 +29,7 @@ class Fetches:
         """How many fetches there were: names the next one."""
         self._orders: dict[int, CopyOrder] = {}
         """By fetch: the copies that are being made."""
-        self._plan: m.Rollback | None = None
+        self.plan: m.Rollback | None = None
         """The plan that waits for its contribution, until its generation is over or begins."""
         self._plan_fetch = 0
         """Which fetch brings it; 0: none, it has failed or no plan waits."""
@@ -39,11 +39,6 @@ class Fetches:
         """Copies of older steps may go."""
         self._oldest_in_memory = 0
         """The same of copies in memory."""
-
-    @property
-    def plan(self) -> m.Rollback | None:
-        """The plan that waits for its contribution; None: none waits."""
-        return self._plan
 
     # --- copies of other ranks -----------------------------------------------------------------------------------------
 
@@ -71,7 +66,7 @@ class Fetches:
 
     def planned(self, plan: m.Rollback, past: m.JobHistory | None) -> list[WorkerEffect]:
         """A plan is followed: what is newer than its step belongs to a suffix that is trained again, and what it needs stays."""
-        self._plan, self._plan_fetch = None, 0
+        self.plan, self._plan_fetch = None, 0
         self._oldest = min(self._oldest, plan.step)
         self._oldest_in_memory = min(self._oldest_in_memory, plan.step)
         return self._retain(past) if self._has_copies else []
@@ -98,20 +93,20 @@ class Fetches:
         )
         fetch = self._fetch(job, plan.rank, wanted, plan.sources)
         fetch = msgspec.structs.replace(fetch, for_plan=True)
-        self._plan, self._plan_fetch = plan, fetch.fetch_id
+        self.plan, self._plan_fetch = plan, fetch.fetch_id
         text = f"this node does not have its checkpoint of step {plan.step}; fetching it from {_names(plan.sources)}"
         return [Log("checkpoint_fetched_from", text), fetch]
 
     def ends(self, generation: Generation) -> bool:
         """A generation is over. Is it that of the plan that waits? Then that one will not be followed any more."""
-        if self._plan is None or generation < self._plan.generation:
+        if self.plan is None or generation < self.plan.generation:
             return False
         self.forget_plan()
         return True
 
     def forget_plan(self) -> None:
         """No plan waits any more. What comes of its fetch lies here all the same."""
-        self._plan, self._plan_fetch = None, 0
+        self.plan, self._plan_fetch = None, 0
 
     # --- what came of a fetch ------------------------------------------------------------------------------------------
 
@@ -142,8 +137,8 @@ class Fetches:
         return self._failed(failed.request_id, of, failed.failures, gives_up=True, own=failed.reason)
 
     def _of(self, fetch_id: int) -> Union[CopyOrder, m.Rollback, None]:
-        if self._plan is not None and fetch_id == self._plan_fetch:
-            return self._plan
+        if self.plan is not None and fetch_id == self._plan_fetch:
+            return self.plan
         return self._orders.get(fetch_id)
 
     def _failed(
@@ -181,8 +176,8 @@ class Fetches:
 
     def check(self, *, idle: bool) -> None:
         """Assert what is always true of the fetches. `idle`: the main thread waits for a plan, or the process ends."""
-        assert self._plan is None or idle, "a plan that waits for its file has not begun"
-        assert self._plan is not None or not self._plan_fetch, "nothing is fetched for no plan"
+        assert self.plan is None or idle, "a plan that waits for its file has not begun"
+        assert self.plan is not None or not self._plan_fetch, "nothing is fetched for no plan"
         wanted = [(order.rank, order.checkpoint.digest) for order in self._orders.values()]
         assert len(set(wanted)) == len(wanted), "a copy is made once at a time"
 

@@ -51,13 +51,8 @@ class Departure:
         """The error that the process ends with, a code of recovery.errors; empty: it has decided nothing. Set in LEAVING."""
         self._reason = ""
         """The sentence that goes with `_code`. Set in LEAVING."""
-        self._ended_in_order = False
-        """The process was given an end without an error. Set in LEAVING."""
-
-    @property
-    def ended_in_order(self) -> bool:
-        """Was the process given an end without an error? Its script may go on for as long as it likes."""
-        return self._ended_in_order
+        self.ended_in_order = False
+        """The process was given an end without an error: its script may go on for as long as it likes. Set in LEAVING."""
 
     def begin(
         self, last: Failure | Leave, code: str, reason: str, now_ms: int, *, admitted: bool
@@ -71,7 +66,7 @@ class Departure:
     def exit(self, code: str = "", reason: str = "") -> Exit:
         """End the process. What it has decided itself goes before what somebody else gives as the reason."""
         code = self._code or code
-        self._ended_in_order = self._ended_in_order or not code
+        self.ended_in_order = self.ended_in_order or not code
         return Exit(code, self._reason or reason)
 
 
@@ -122,8 +117,8 @@ class Handover:
         self._rules, self._main_thread, self._requests = rules, main_thread, requests
         self._asked: Depart | None = None
         """What this process has asked and was not answered yet; None: nothing."""
-        self._leaves = False
-        """Its main thread must leave, and no standby has the rank."""
+        self.leaves = False
+        """Its main thread must leave, and no standby has the rank. When it does not come back, no other program takes its place, which would know of no signal."""
         self._give_up_ms = 0
         """When it leaves all the same. Used while something is asked."""
         self._drain = 0
@@ -175,7 +170,7 @@ class Handover:
         trains = self._main_thread.state is WorkerState.TRAINING and not self._requests.is_done
         may_ask = connected and self._rules.recovery_enabled and self._rules.drain_timeout_ms > 0
         if self._asked is not None or not (trains and may_ask):
-            self._asked, self._leaves = None, True
+            self._asked, self.leaves = None, True
             return [LeaveAsAsked()]
         self._asked = Depart(request_id=asked.request_id, reason=asked.reason[:1024])
         self._give_up_ms = now_ms + self._rules.drain_timeout_ms
@@ -293,17 +288,12 @@ class Handover:
             return []
         return self._leave("its generation is over")
 
-    @property
-    def leaves(self) -> bool:
-        """Must its main thread leave? When it does not come back, no other program takes its place, which would know of no signal."""
-        return self._leaves
-
     def let_go(self) -> list[WorkerEffect]:
         """No step is waited at any more: the drain was given up."""
         drain, self._drain, self._stop = self._drain, 0, None
         return [ResumeTraining()] if drain else []
 
     def _leave(self, reason: str) -> list[WorkerEffect]:
-        self._asked, self._stop, self._leaves = None, None, True
+        self._asked, self._stop, self.leaves = None, None, True
         text = f"this process leaves without a standby having its rank: {reason}"
         return [Log("not_handed_over", text, warning=True), LeaveAsAsked()]

@@ -2,7 +2,7 @@
 
 A process whose main thread does not come back is replaced, and when that was often enough it fails.
 
-The worker's state is moved here and nowhere else, by the table in transitions.py.
+The worker's state is moved here and nowhere else, by the table in transitions.py. What others read of it they do not change.
 """
 
 from __future__ import annotations
@@ -73,17 +73,17 @@ class MainThread:
     def __init__(self, node_id: NodeId, rules: Rules) -> None:
         """Start outside the cluster."""
         self._rules = rules
-        self._hangs = HangCounter()
-        self._progress = Progress(node_id, heartbeat_ms=rules.heartbeat_ms_max)
-        self._state = WorkerState.OUTSIDE
-        """Changed only by `_move`."""
-        self._generation = Generation(0)
+        self.hangs = HangCounter()
+        self.progress = Progress(node_id, heartbeat_ms=rules.heartbeat_ms_max)
+        self.state = WorkerState.OUTSIDE
+        """What it does. Changed only by `_move`."""
+        self.generation = Generation(0)
         """The last one whose plan was given, or that ended before it could be; 0: none. Only rises."""
-        self._rank: Rank | None = None
+        self.rank: Rank | None = None
         """Of the last plan; None: there was none."""
         self._plan_step = 0
         """Step that the last plan goes back to. Used in TRAINING and STOPPING."""
-        self._next_plan: m.Rollback | None = None
+        self.next_plan: m.Rollback | None = None
         """A plan that came while the main thread was in a generation: followed as soon as it has stopped. Set in STOPPING."""
         self._rendezvous: m.RendezvousOpen | None = None
         """Where this rank 0 listens, sent again after a reconnect. Set in TRAINING, forgotten with the next plan."""
@@ -97,48 +97,18 @@ class MainThread:
     # --- where it stands -----------------------------------------------------------------------------------------------
 
     @property
-    def state(self) -> WorkerState:
-        """What it does."""
-        return self._state
-
-    @property
     def in_generation(self) -> bool:
         """Is it in a training function?"""
-        return self._state in (WorkerState.TRAINING, WorkerState.STOPPING)
-
-    @property
-    def generation(self) -> Generation:
-        """The last one whose plan it was given, or that ended before it could be; 0: none."""
-        return self._generation
-
-    @property
-    def rank(self) -> Rank | None:
-        """Of the last plan; None: there was none."""
-        return self._rank
-
-    @property
-    def next_plan(self) -> m.Rollback | None:
-        """The plan to follow as soon as it has stopped, if one has come."""
-        return self._next_plan
-
-    @property
-    def progress(self) -> Progress:
-        """How far it is."""
-        return self._progress
-
-    @property
-    def hangs(self) -> HangCounter:
-        """How often it did not come back."""
-        return self._hangs
+        return self.state in (WorkerState.TRAINING, WorkerState.STOPPING)
 
     @property
     def world_has_met(self) -> bool:
         """Has it applied a step of the generation that it is in, and can it apply another? Not when a collective has failed."""
         can_step = self.in_generation and self._broke is None
-        return can_step and self._progress.has_begun(self._generation)
+        return can_step and self.progress.has_begun(self.generation)
 
     def _move(self, fact: WorkerFact) -> None:
-        self._state = next_worker_state(self._state, fact)
+        self.state = next_worker_state(self.state, fact)
 
     # --- what the scheduler wants of it --------------------------------------------------------------------------------
 
@@ -149,56 +119,56 @@ class MainThread:
     def open(self, plan: m.Rollback) -> OpenGeneration:
         """Follow a plan. The main thread waits for one."""
         self._move(WorkerFact.PLANNED)
-        self._generation, self._rank, self._plan_step = plan.generation, plan.rank, plan.step
-        self._next_plan, self._rendezvous, self._broke = None, None, None
+        self.generation, self.rank, self._plan_step = plan.generation, plan.rank, plan.step
+        self.next_plan, self._rendezvous, self._broke = None, None, None
         self._loaded = self.stopped = None
         return OpenGeneration(plan)
 
     def accept(self, plan: m.Rollback) -> None:
         """A plan has come that begins when its checkpoint lies here: this rank is of its generation, and is not in it yet."""
-        self._generation, self._rank = plan.generation, plan.rank
-        self._next_plan = None
+        self.generation, self.rank = plan.generation, plan.rank
+        self.next_plan = None
 
     def postpone(self, plan: m.Rollback, now_ms: int, admitted: m.Admitted | None) -> list[WorkerEffect]:
         """A plan has come while it is in a generation: the interrupt of that one was lost on the way."""
-        self._next_plan = plan
+        self.next_plan = plan
         return self.interrupt(f"generation {plan.generation} was planned", now_ms, admitted)
 
     def on_interrupt(
         self, interrupt: m.Interrupt, now_ms: int, admitted: m.Admitted | None
     ) -> list[WorkerEffect]:
         """A generation has ended; perhaps it is the one that waits, or the one that it is in."""
-        if self._next_plan is not None and interrupt.generation >= self._next_plan.generation:
+        if self.next_plan is not None and interrupt.generation >= self.next_plan.generation:
             # It was over before it began; Ready says that this worker knows of it.
-            self._generation, self._next_plan = self._next_plan.generation, None
-        if self.in_generation and interrupt.generation >= self._generation:
+            self.generation, self.next_plan = self.next_plan.generation, None
+        if self.in_generation and interrupt.generation >= self.generation:
             return self.interrupt(interrupt.reason, now_ms, admitted)
         return []
 
     def interrupt(self, reason: str, now_ms: int, admitted: m.Admitted | None) -> list[WorkerEffect]:
         """Stop it at its step, unless that was asked before. How far it is, is written first: a script starts again and forgets it."""
-        if self._state is WorkerState.STOPPING:
+        if self.state is WorkerState.STOPPING:
             return []
         noted = self.note_progress(now_ms, admitted, stopped=True)
         self._move(WorkerFact.INTERRUPTED)
         return [
             *noted,
-            Interrupt(self._generation, reason),
-            Log("interrupted", f"generation {self._generation} ended: {reason}"),
+            Interrupt(self.generation, reason),
+            Log("interrupted", f"generation {self.generation} ended: {reason}"),
             SetTimer(WorkerTimer.ABORT, now_ms + self._rules.abort_timeout_ms),
         ]
 
     def on_abort_due(self, request_id: RequestId) -> ReplaceProcess | m.Failure | None:
         """It has had its time to come back: what the process does about it, as `HangCounter.on_hang`. None when it came back in time."""
-        if self._state is not WorkerState.STOPPING:
+        if self.state is not WorkerState.STOPPING:
             return None
         reason = f"the main thread did not come back within {self._rules.abort_timeout_ms / 1000:g} s (MS_ABORT_TIMEOUT)"
-        return self._hangs.on_hang(reason, request_id, self._generation)
+        return self.hangs.on_hang(reason, request_id, self.generation)
 
     def send_again(self) -> list[WorkerEffect]:
         """Say after a reconnect what is no request and may have been lost."""
         again: list[WorkerEffect] = []
-        if self._rendezvous is not None and self._rendezvous.generation == self._generation:
+        if self._rendezvous is not None and self._rendezvous.generation == self.generation:
             again.append(Send(self._rendezvous))
         if self._loaded is not None and self._loaded.content and self.in_generation:
             again.append(Send(self._loaded))
@@ -210,7 +180,7 @@ class MainThread:
         """The process ends. Training is interrupted; it finds out why when it waits for a plan."""
         in_generation = self.in_generation
         self._move(WorkerFact.ENDED)
-        return [Interrupt(self._generation, reason)] if in_generation else []
+        return [Interrupt(self.generation, reason)] if in_generation else []
 
     def leave(self) -> None:
         """The process ends in order, by itself."""
@@ -225,7 +195,7 @@ class MainThread:
 
     def on_state_restored(self, restored: s.StateRestored) -> list[WorkerEffect]:
         """It holds the state of the plan's step."""
-        if restored.generation != self._generation:
+        if restored.generation != self.generation:
             return []
         self._loaded = m.StateLoaded(
             generation=restored.generation,
@@ -237,20 +207,20 @@ class MainThread:
 
     def on_agreed(self, agreed: m.StateAgreed) -> list[WorkerEffect]:
         """All ranks have taken the state that it has taken."""
-        is_current = agreed.generation == self._generation and self.in_generation
+        is_current = agreed.generation == self.generation and self.in_generation
         return [BeginSteps(agreed.generation)] if is_current else []
 
     def on_steps_done(
         self, done: s.StepsDone, now_ms: int, admitted: m.Admitted | None
     ) -> list[WorkerEffect]:
         """It has applied steps; the first one of a generation is reported."""
-        self._progress.applied(done)
-        self._hangs.applied(done.step)
-        if done.generation != self._generation or done.step <= self._plan_step:
+        self.progress.applied(done)
+        self.hangs.applied(done.step)
+        if done.generation != self.generation or done.step <= self._plan_step:
             return []
-        if self._progress.has_begun(done.generation):
+        if self.progress.has_begun(done.generation):
             return []
-        self._progress.begin(done.generation)
+        self.progress.begin(done.generation)
         first = m.FirstStep(generation=done.generation, step=done.step)
         return [Send(first), *self.note_progress(now_ms, admitted)]
 
@@ -259,17 +229,17 @@ class MainThread:
     ) -> list[Persist]:
         """Write how far it is, as `Progress.note`."""
         trains = self.in_generation and self._broke is None
-        return self._progress.note(self._rank, admitted, now_ms, trains=trains, stopped=stopped)
+        return self.progress.note(self.rank, admitted, now_ms, trains=trains, stopped=stopped)
 
     def on_stopped(
         self, stopped: s.TrainingStopped, now_ms: int, admitted: m.Admitted | None
     ) -> list[WorkerEffect]:
         """It has left the training function. A collective that failed is reported, unless that generation is over anyway."""
         self.stopped = stopped
-        self._progress.stopped(stopped.generation, stopped.step)
+        self.progress.stopped(stopped.generation, stopped.step)
         noted = self.note_progress(now_ms, admitted, stopped=True)
         self._move(WorkerFact.STOPPED)
-        if self._next_plan is not None or not stopped.collective_error:
+        if self.next_plan is not None or not stopped.collective_error:
             return [*noted]
         return [*noted, *self._collective_failed(stopped.generation, stopped.step, stopped.collective_error)]
 
@@ -277,7 +247,7 @@ class MainThread:
         self, broke: s.DataPlaneBroke, now_ms: int, admitted: m.Admitted | None
     ) -> list[WorkerEffect]:
         """A collective failed, and it waits in its training function for the end of the generation."""
-        self._progress.stopped(broke.generation, broke.step)
+        self.progress.stopped(broke.generation, broke.step)
         noted = self.note_progress(now_ms, admitted, stopped=True)
         return [*noted, *self._collective_failed(broke.generation, broke.step, broke.reason)]
 
@@ -288,22 +258,22 @@ class MainThread:
     def check(self, *, ready: bool, done: bool) -> None:
         """Assert what is always true of the main thread."""
         if self.in_generation:
-            assert self._generation > 0, "a worker in a generation was given its plan"
-            assert self._rank is not None, "a plan gives a rank"
-        if self._next_plan is not None:
-            assert self._state in (WorkerState.STOPPING, WorkerState.LEAVING), "a plan waits only for a stop"
-            assert self._next_plan.generation > self._generation, (
+            assert self.generation > 0, "a worker in a generation was given its plan"
+            assert self.rank is not None, "a plan gives a rank"
+        if self.next_plan is not None:
+            assert self.state in (WorkerState.STOPPING, WorkerState.LEAVING), "a plan waits only for a stop"
+            assert self.next_plan.generation > self.generation, (
                 "the plan that waits is newer than the one it waits for"
             )
         if ready:
-            assert self._state in (WorkerState.IDLE, WorkerState.LEAVING), (
+            assert self.state in (WorkerState.IDLE, WorkerState.LEAVING), (
                 "a worker that trains is not ready for a plan"
             )
         if done:
-            assert self.in_generation or self._state is WorkerState.LEAVING, (
+            assert self.in_generation or self.state is WorkerState.LEAVING, (
                 "a worker that waits for a plan is not done"
             )
         if self._rendezvous is not None:
-            assert self._rendezvous.generation <= self._generation, (
+            assert self._rendezvous.generation <= self.generation, (
                 "it listens for no generation without a plan"
             )

@@ -84,21 +84,17 @@ class Progress:
     def __init__(self, node_id: NodeId, *, heartbeat_ms: int) -> None:
         """No step was applied yet. `heartbeat_ms`: the longest time between two notes."""
         self._node_id = node_id
-        self._newest = StepsDone(generation=Generation(0), step=0, epoch=0, step_in_epoch=0)
+        self.newest = StepsDone(generation=Generation(0), step=0, epoch=0, step_in_epoch=0)
+        """What the main thread has applied last; generation 0: nothing."""
         self._begun_in = Generation(0)
         """The newest generation whose first step was applied; 0: none."""
         self._stretches = TrainingIntervals(heartbeat_ms=heartbeat_ms)
         """The times in which it trained without a pause."""
 
     @property
-    def newest(self) -> StepsDone:
-        """What the main thread has applied last; generation 0: nothing."""
-        return self._newest
-
-    @property
     def step(self) -> int:
         """The newest step that was applied; 0: none."""
-        return self._newest.step
+        return self.newest.step
 
     def has_begun(self, generation: Generation) -> bool:
         """Was a step of this generation applied? Then its world has met."""
@@ -106,7 +102,7 @@ class Progress:
 
     def applied(self, done: StepsDone) -> None:
         """The main thread has come so far."""
-        self._newest = done
+        self.newest = done
 
     def begin(self, generation: Generation) -> None:
         """The first step of a generation was applied."""
@@ -114,8 +110,8 @@ class Progress:
 
     def stopped(self, generation: Generation, step: int) -> None:
         """The main thread has left the training function behind this step."""
-        self._newest = msgspec.structs.replace(
-            self._newest, generation=generation, step=step, epoch=0, step_in_epoch=0
+        self.newest = msgspec.structs.replace(
+            self.newest, generation=generation, step=step, epoch=0, step_in_epoch=0
         )
 
     def note(
@@ -131,17 +127,17 @@ class Progress:
 
         Out of training, or with its data plane broken, this is not a time in which it trained. Without a rank there is nothing to write yet.
         """
-        if admitted is None or rank is None or not self._newest.generation:
+        if admitted is None or rank is None or not self.newest.generation:
             return []
         record = StepRecord(
             node_id=self._node_id,
             rank=rank,
             run=admitted.run,
-            generation=self._newest.generation,
+            generation=self.newest.generation,
             incarnation=admitted.incarnation,
-            step=self._newest.step,
-            epoch=self._newest.epoch,
-            step_in_epoch=self._newest.step_in_epoch,
+            step=self.newest.step,
+            epoch=self.newest.epoch,
+            step_in_epoch=self.newest.step_in_epoch,
         )
         if not trains or not self.has_begun(record.generation):
             return [Persist((record,))]
