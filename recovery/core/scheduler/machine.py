@@ -164,7 +164,7 @@ class SchedulerMachine:
             case TopologyTimer():
                 return quorum.on_deadline(state, now_ms)
             case DrainTimer():
-                return _on_drain_due(state, now_ms)
+                return planned_end.on_due(state, now_ms)
             case GraceTimer():
                 return liveness.on_grace_over(state, state.nodes[timer.node_id], now_ms)
             case WaitingTimer():
@@ -259,12 +259,6 @@ class SchedulerMachine:
                 return reports.on_copy_failed(state, node, message)
             case _:
                 assert_never(message)
-
-
-def _on_drain_due(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
-    if state.drain is not None and state.drain.is_open and state.drain.ends_training:
-        return planned_end.on_due(state, state.drain, now_ms)
-    return drain.on_due(state)
 
 
 def _violation(received: MessageReceived, node: Node | None) -> str:

@@ -6,7 +6,7 @@ not take the same number of steps are the usual cause: one is done, and the othe
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from recovery.core import messages as m
 from recovery.core.effects import Persist
@@ -52,9 +52,6 @@ def crash_loop_after(before: CrashLoop | None, *, plan: int, step: int, done: st
     if before is None or (before.plan, before.step) != (plan, step):
         return CrashLoop(plan, step, 1, now_ms, by_program, done)
     return before._replace(times=before.times + 1, by_program=before.by_program and by_program, done=done)
-
-
-Fact = TypeVar("Fact")
 
 
 class Failure(NamedTuple):
@@ -108,10 +105,3 @@ class Facts:
     def pending(self) -> bool:
         """Has nobody drawn what follows from something here?"""
         return bool(self.failures or self.arrivals or self.reports or self.given_up)
-
-
-def taken(noted: list[Fact]) -> list[Fact]:
-    """The facts of a kind, in order; none is left."""
-    facts = list(noted)
-    noted.clear()
-    return facts

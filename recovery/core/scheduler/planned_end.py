@@ -145,8 +145,11 @@ def _end_training(state: SchedulerState, drain: Drain, now_ms: int) -> list[Sche
     return [Persist((end, *told), tuple(answers)), *follows]
 
 
-def on_due(state: SchedulerState, drain: Drain, now_ms: int) -> list[SchedulerEffect]:
-    """Somebody has not answered: it was not in the generation yet, and has not listened."""
+def on_due(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
+    """A planned departure has had its time; where training is to end somebody was not in the generation yet, and has not listened."""
+    drain = state.drain
+    if drain is None or not (drain.is_open and drain.ends_training):
+        return drains.on_due(state)
     drain.until_ms = now_ms + _ASK_AGAIN_MS
     for node_id in drain.connections.keys() - drain.passed.keys():
         drain.connections[node_id] = None

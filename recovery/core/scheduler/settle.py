@@ -8,14 +8,18 @@ since a later one may note a fact (a rank that is handed over ends its generatio
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from recovery.core.scheduler import drain, planned_end
 from recovery.core.scheduler.checkpoints import copying
 from recovery.core.scheduler.effects import SchedulerEffect
 from recovery.core.scheduler.generations import change, plan_messages
 from recovery.core.scheduler.membership import liveness, ready_reports, takeover
-from recovery.core.scheduler.pending_facts import taken
+from recovery.core.scheduler.pending_facts import Facts
 from recovery.core.scheduler.state import SchedulerState
+
+_Fact = TypeVar("_Fact")
+_Step = Callable[[SchedulerState, int], list[SchedulerEffect]]
 
 
 def settle(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
@@ -36,48 +40,30 @@ def _round(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     return effects
 
 
-def _failures(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
-    """A generation that cannot go on ends, before anything is said to nodes that have come or can follow the next plan."""
-    return [
-        effect
-        for failure in taken(state.facts.failures)
-        for effect in change.interrupt(state, failure, now_ms)
-    ]
+def _each(
+    kind: Callable[[Facts], list[_Fact]],
+    follow: Callable[[SchedulerState, _Fact, int], list[SchedulerEffect]],
+) -> _Step:
+    """The step that takes the facts of a kind, in order, and draws what follows from each."""
+
+    def step(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
+        noted = kind(state.facts)
+        facts = list(noted)
+        noted.clear()
+        return [effect for fact in facts for effect in follow(state, fact, now_ms)]
+
+    return step
 
 
-def _given_up(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
-    """A node that is not started again is waited for no more."""
-    return [
-        effect
-        for given_up in taken(state.facts.given_up)
-        for effect in liveness.give_up(state, given_up.node, given_up.reason, now_ms)
-    ]
-
-
-def _arrivals(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
-    """A node that has connected learns where the job stands."""
-    return [
-        effect
-        for arrival in taken(state.facts.arrivals)
-        for effect in plan_messages.catch_up(state, arrival.node, arrival.register, now_ms)
-    ]
-
-
-def _reports(state: SchedulerState, _now_ms: int) -> list[SchedulerEffect]:
-    """What ranks hold counts for the next plan."""
-    return [
-        effect
-        for report in taken(state.facts.reports)
-        for effect in ready_reports.take_report(state, report.node, report.ready)
-    ]
-
-
-ORDER: tuple[Callable[[SchedulerState, int], list[SchedulerEffect]], ...] = (
-    # Membership: which nodes are lost, which are here, what they hold.
-    _failures,
-    _given_up,
-    _arrivals,
-    _reports,
+ORDER: tuple[_Step, ...] = (
+    # A generation that cannot go on ends, before anything is said to nodes that have come or can follow the next plan.
+    _each(lambda facts: facts.failures, change.interrupt),
+    # A node that is not started again is waited for no more.
+    _each(lambda facts: facts.given_up, liveness.give_up),
+    # A node that has connected learns where the job stands.
+    _each(lambda facts: facts.arrivals, plan_messages.catch_up),
+    # What ranks hold counts for the next plan.
+    _each(lambda facts: facts.reports, ready_reports.take_report),
     # A planned departure goes on, or is given up.
     drain.advance,
     # The end of training that a script has asked for likewise.

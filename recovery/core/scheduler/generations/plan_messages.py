@@ -15,6 +15,7 @@ from recovery.core.scheduler.generations import live
 from recovery.core.scheduler.job_states import WAITING
 from recovery.core.scheduler.membership import takeover
 from recovery.core.scheduler.node import Node
+from recovery.core.scheduler.pending_facts import Arrival
 from recovery.core.scheduler.state import SchedulerState
 
 
@@ -136,9 +137,10 @@ def missing_files(state: SchedulerState, target: int) -> list[Record]:
     ]
 
 
-def catch_up(state: SchedulerState, node: Node, register: m.Register, now_ms: int) -> list[SchedulerEffect]:
+def catch_up(state: SchedulerState, arrival: Arrival, now_ms: int) -> list[SchedulerEffect]:
     """Bring a node that (re)connected to where the job stands. Behind the write that admits it, so in order."""
-    connection, its_generation = node.connection, register.generation
+    node, its_generation = arrival.node, arrival.register.generation
+    connection = node.connection
     assert connection is not None, "it just registered"
     if state.job_ended or node.record.role is m.Role.SERVER or node.is_standby:
         return []

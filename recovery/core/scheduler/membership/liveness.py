@@ -170,18 +170,19 @@ def _gone(state: SchedulerState, node: Node, reason: str, now_ms: int) -> list[S
     return _lose(state, node, reason, now_ms)
 
 
-def give_up(state: SchedulerState, node: Node, reason: str, now_ms: int) -> list[SchedulerEffect]:
+def give_up(state: SchedulerState, given_up: GivenUp, now_ms: int) -> list[SchedulerEffect]:
     """It is not started again: the job cannot go on, unless nobody needs it, or a standby takes its rank."""
+    node = given_up.node
     if state.job_ended:
         return []
     if node.is_standby:
         # It had no rank itself, and may have been the last one that came for one.
         awaited = slot_choice.wanted_slot(state, node.record.node_id, node.replaces)
-        return [] if awaited is None else give_up(state, awaited, reason, now_ms)
+        return [] if awaited is None else give_up(state, given_up._replace(node=awaited), now_ms)
     if node.record.role is m.Role.WORKER and state.slots[m.Role.WORKER].standbys:
         state.vacancies.pending_failure.add(node.record.node_id)
         return []
-    return _fail(state, f"{node.record.node_id}: {reason}", now_ms)
+    return _fail(state, f"{node.record.node_id}: {given_up.reason}", now_ms)
 
 
 def _give_up_unknown(state: SchedulerState, exited: m.Exited, now_ms: int) -> list[SchedulerEffect]:

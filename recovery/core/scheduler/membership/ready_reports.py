@@ -31,8 +31,9 @@ def _stops(state: SchedulerState, node: Node, ready: m.Ready) -> bool:
     return state.job.state is JobState.RUNNING and is_rank and not _is_of_no_rank(node, ready)
 
 
-def take_report(state: SchedulerState, node: Node, ready: m.Ready) -> list[SchedulerEffect]:
+def take_report(state: SchedulerState, report: Report, _now_ms: int) -> list[SchedulerEffect]:
     """What it holds counts from now on. Behind the end of the generation that it has left."""
+    node, ready = report
     records: list[Record] = []
     if node.is_standby and ready.rank is not None:
         records = takeover.answered(state, node, ready)
