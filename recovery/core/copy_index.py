@@ -16,7 +16,7 @@ from recovery.core.ids import NodeId, Rank
 from recovery.core.policy import rollback
 from recovery.core.policy.retention import copy_is_needed
 from recovery.core.policy.rollback import Unusable
-from recovery.core.records import CheckpointRecord, GenerationRecord
+from recovery.core.records import CheckpointRecord, GenerationRecord, to_held
 from recovery.core.tiers import Tier, tier_of
 
 _NOBODY: Mapping[NodeId, HeldCheckpoint] = MappingProxyType({})
@@ -109,7 +109,7 @@ class CopyIndex:
             if record.state is CopyState.DAMAGED:
                 self._damaged.add((record.node_id, record.rank, record.digest))
             elif record.state is CopyState.HELD:
-                usable.append((record, record.checkpoint))
+                usable.append((record, to_held(record)))
         of_lineage = {*rollback.in_lineage((held for _, held in usable), generations)}
         for record, held in usable:
             if held in of_lineage:

@@ -39,36 +39,9 @@ class CopyRecord(msgspec.Struct, frozen=True, kw_only=True):
     state: CopyState
     reason: str = ""
 
-    @property
-    def checkpoint(self) -> HeldCheckpoint:
-        """What it is a copy of, where it lies on its holder."""
-        return HeldCheckpoint(
-            run=self.run,
-            generation=self.generation,
-            step=self.step,
-            epoch=self.epoch,
-            step_in_epoch=self.step_in_epoch,
-            path=self.path,
-            digest=self.digest,
-            file_bytes=self.file_bytes,
-        )
-
 
 def to_copy_record(
     node_id: NodeId, rank: Rank, held: HeldCheckpoint, state: CopyState, reason: str = ""
 ) -> CopyRecord:
     """Give a copy the form that is stored."""
-    return CopyRecord(
-        run=held.run,
-        step=held.step,
-        rank=rank,
-        node_id=node_id,
-        generation=held.generation,
-        epoch=held.epoch,
-        step_in_epoch=held.step_in_epoch,
-        path=held.path,
-        digest=held.digest,
-        file_bytes=held.file_bytes,
-        state=state,
-        reason=reason,
-    )
+    return CopyRecord(**msgspec.structs.asdict(held), node_id=node_id, rank=rank, state=state, reason=reason)

@@ -37,6 +37,11 @@ class NodeState(str, Enum):
     LEFT = "left"
     """It went on purpose; its id is free."""
 
+    @property
+    def is_here(self) -> bool:
+        """Is it connected, or may it come back as if nothing had happened?"""
+        return self in (NodeState.LIVE, NodeState.SUSPECT)
+
 
 class CheckpointState(str, Enum):
     """What is known of one rank's file."""
@@ -350,32 +355,11 @@ Record = Union[
 ]
 
 
-def to_held(record: CheckpointRecord) -> HeldCheckpoint:
-    """Give a stored row the form that travels."""
-    return HeldCheckpoint(
-        run=record.run,
-        generation=record.generation,
-        step=record.step,
-        epoch=record.epoch,
-        step_in_epoch=record.step_in_epoch,
-        path=record.path,
-        digest=record.digest,
-        file_bytes=record.file_bytes,
-    )
+def to_held(record: CheckpointRecord | CopyRecord) -> HeldCheckpoint:
+    """Give a stored row the form that travels. What a copy says lies on its holder."""
+    return HeldCheckpoint(**{field: getattr(record, field) for field in HeldCheckpoint.__struct_fields__})
 
 
 def to_record(rank: Rank, held: HeldCheckpoint, state: CheckpointState, reason: str = "") -> CheckpointRecord:
     """Give what travelled the form that is stored."""
-    return CheckpointRecord(
-        run=held.run,
-        step=held.step,
-        rank=rank,
-        generation=held.generation,
-        epoch=held.epoch,
-        step_in_epoch=held.step_in_epoch,
-        path=held.path,
-        digest=held.digest,
-        file_bytes=held.file_bytes,
-        state=state,
-        reason=reason,
-    )
+    return CheckpointRecord(**msgspec.structs.asdict(held), rank=rank, state=state, reason=reason)

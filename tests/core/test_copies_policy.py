@@ -13,6 +13,7 @@ from recovery.core.ids import Generation, NodeId, Rank
 from recovery.core.policy.copies import COPIES_BY_ITSELF, count, holders, who_fetches
 from recovery.core.policy.message_share import FRAME_SHARE, copies_that_fit
 from recovery.core.policy.retention import copy_is_needed
+from recovery.core.records import to_held
 from recovery.core.scheduler.copy_state import Copying
 from tests.core.desk import checkpoint
 from tests.core.test_checkpoint_index import began
@@ -124,7 +125,7 @@ def test_the_index_begins_with_what_is_stored_of_the_lineage() -> None:
     assert bad is not None
     again.load([bad, *rows[1:], *index.retire(30, 0)], ())
     assert again.steps_of(Rank(0)) == [20]
-    assert again.replace(NodeId("w1"), [HeldCopy(rank=Rank(0), checkpoint=rows[0].checkpoint)])[0].step == 20
+    assert again.replace(NodeId("w1"), [HeldCopy(rank=Rank(0), checkpoint=to_held(rows[0]))])[0].step == 20
     assert again.steps_of(Rank(0)) == []
 
 

@@ -340,8 +340,8 @@ STANDBYS = (
         "I25",
         "core/scheduler/membership/slot_choice.py",
         "_comes_for_a_rank",
-        "(_holder(state, name) is not None for name in names)",
-        "(_holder(state, name) is node for name in names if node is not None)",
+        "(state.holder(name) is not None for name in names)",
+        "(state.holder(name) is node for name in names if node is not None)",
         (f"{_LEFT}::test_id_whose_place_another_ones_successor_holds_is_let_in_for_the_slot_that_is_left",),
     ),
     Bug(

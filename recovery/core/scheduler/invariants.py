@@ -9,8 +9,6 @@ from recovery.core.records import JobState, NodeState
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
 
-_HERE = (NodeState.LIVE, NodeState.SUSPECT)
-
 
 def check(state: SchedulerState) -> None:
     """Look at everything.
@@ -69,7 +67,7 @@ def _check_counts(state: SchedulerState, role: Role) -> None:
     if not of_role and not state.slot_count(role):
         return
     holders = [node for node in of_role if state.has_slot(node)]
-    away = [node for node in of_role if node.slot and node.record.state not in _HERE]
+    away = [node for node in of_role if node.slot and not node.record.state.is_here]
     with_rank = sum(node.record.rank is not None for node in away)
     counted = (
         slots.taken,
@@ -86,7 +84,7 @@ def _check_counts(state: SchedulerState, role: Role) -> None:
         sum(node.ready is not None and node.record.state is NodeState.LIVE for node in holders),
         sum(node.done for node in holders),
         {node.slot for node in holders},
-        sum(node.is_standby and node.record.state in _HERE for node in of_role),
+        sum(node.is_standby and node.record.state.is_here for node in of_role),
         with_rank,
         with_rank + sum(node.record.rank is None and node.record.state is NodeState.LOST for node in away),
         {node.slot: node.record.node_id for node in of_role if node.slot},
@@ -108,7 +106,7 @@ def _check_offers(state: SchedulerState) -> None:
     assert len(set(asked)) == len(asked), f"a standby is asked for one slot at a time: {asked}"
     for slot, offer in state.vacancies.offers.items():
         holder, standby = state.nodes[state.slots[Role.WORKER].holders[slot]], state.nodes[offer.standby]
-        assert holder.record.state not in _HERE, (
+        assert not holder.record.state.is_here, (
             f"the slot {slot} is offered, and {holder.record.node_id} holds it"
         )
         assert standby.is_standby, f"{offer.standby} is offered a slot, and has one"

@@ -51,13 +51,13 @@ class Slots:
         if not slot:
             return False
         if self.forming:
-            return record.state in (NodeState.LIVE, NodeState.SUSPECT)
+            return record.state.is_here
         return record.rank is not None
 
     def count(self, record: NodeRecord, slot: str, *, said_ready: bool, done: bool) -> None:
         """Count what a node has become, instead of what was counted of it before."""
         before = self._counted.get(record.node_id, Counted())
-        has_slot, is_here = self.has_slot(record, slot), record.state in (NodeState.LIVE, NodeState.SUSPECT)
+        has_slot, is_here = self.has_slot(record, slot), record.state.is_here
         left_empty = bool(slot) and not is_here
         has_rank, is_lost = record.rank is not None, record.state is NodeState.LOST
         now = Counted(

@@ -118,7 +118,7 @@ def _await_return(state: SchedulerState, node: Node, now_ms: int) -> bool:
     """
     node.heard_ms = now_ms
     node.window_ends_ms = now_ms + min(node.record.rejoin_left_ms, state.rules.rejoin_window_ms)
-    if node.record.state not in (NodeState.LIVE, NodeState.SUSPECT):
+    if not node.record.state.is_here:
         return False
     if node.record.state is NodeState.LIVE:
         node.move(NodeState.SUSPECT, reason=node.record.reason or "not heard since the scheduler restarted")

@@ -192,6 +192,10 @@ class SchedulerState:
         """The nodes of a role that hold a slot."""
         return [node for node in self.nodes.values() if node.record.role is role and self.has_slot(node)]
 
+    def holder(self, slot: str, role: m.Role = m.Role.WORKER) -> Node | None:
+        """The node that holds the name of a slot, here or not."""
+        return self.nodes.get(self.slots[role].holders.get(slot, NodeId("")))
+
     def slot_count(self, role: m.Role) -> int:
         """How many slots a role has."""
         return self.rules.worker_count if role is m.Role.WORKER else self.rules.server_count

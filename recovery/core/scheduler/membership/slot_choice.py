@@ -12,8 +12,6 @@ from recovery.core.records import JobState, NodeState, Record
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
 
-_HERE = (NodeState.LIVE, NodeState.SUSPECT)
-
 
 class SlotOffer(NamedTuple):
     """What a process is let in on, if it is let in."""
@@ -45,7 +43,7 @@ def find(state: SchedulerState, node: Node | None, register: m.Register) -> Slot
     if _may_stand_by(state, node, register):
         return SlotOffer(Slots.STANDBY)
     holder = _other_holder(state, register)
-    if holder is not None and holder.record.state in _HERE and register.token is None:
+    if holder is not None and holder.record.state.is_here and register.token is None:
         # Its launcher was started again, and the holder of the slot may have died with it: a host that lost power closes no connection.
         return SlotOffer(Slots.HELD, held_by=holder)
     holder = _may_be_gone(state, node, register)
@@ -66,7 +64,7 @@ def _replaced_alive(state: SchedulerState, register: m.Register) -> Node | None:
         return holder if holder is not None and holder.record.state is NodeState.SUSPECT else None
     replaced = state.nodes.get(register.replaces)
     is_other = replaced is not None and replaced.record.node_id != register.node_id
-    return replaced if replaced is not None and is_other and replaced.record.state in _HERE else None
+    return replaced if replaced is not None and is_other and replaced.record.state.is_here else None
 
 
 def _holder_of_its_slot(state: SchedulerState, node: Node | None, register: m.Register) -> Node | None:
@@ -76,13 +74,13 @@ def _holder_of_its_slot(state: SchedulerState, node: Node | None, register: m.Re
     """
     if node is not None or register.replaces or _wants_to_stand_by(state, register):
         return None
-    holder = _holder(state, first_id(register.node_id))
+    holder = state.holder(first_id(register.node_id))
     return holder if holder is not None and holder.record.state is NodeState.SUSPECT else None
 
 
 def _other_holder(state: SchedulerState, register: m.Register) -> Node | None:
     """Another id that holds the slot of the applicant's own name."""
-    holder = _holder(state, register.node_id)
+    holder = state.holder(register.node_id)
     return holder if holder is not None and holder.record.node_id != register.node_id else None
 
 
@@ -93,7 +91,7 @@ def wanted_slot(state: SchedulerState, node_id: NodeId, replaces: str = "") -> N
     """
     for name in map(NodeId, (replaces, node_id, first_id(node_id))):
         replaced = state.nodes.get(name)
-        holder = _holder(state, (replaced.slot if replaced is not None else "") or name)
+        holder = state.holder((replaced.slot if replaced is not None else "") or name)
         if holder is not None and _is_vacant_of(holder):
             return holder
     return None
@@ -101,7 +99,7 @@ def wanted_slot(state: SchedulerState, node_id: NodeId, replaces: str = "") -> N
 
 def give_up_name(state: SchedulerState, slot: str, node_id: NodeId, role: m.Role) -> list[Record]:
     """While forming a slot goes to a node that is here: an absent holder of its name loses it; the row that says so."""
-    holder = state.nodes.get(state.slots[role].holders.get(slot, NodeId("")))
+    holder = state.holder(slot, role)
     if holder is None or holder.record.node_id == node_id:
         return []
     holder.slot = ""
@@ -113,7 +111,7 @@ def _own_slot(state: SchedulerState, node: Node | None) -> str:
     if node is None:
         return ""
     is_lost_while_forming = state.job.state is JobState.FORMING and node.record.state is NodeState.LOST
-    keeps = node.record.rank is not None or node.record.state in _HERE or is_lost_while_forming
+    keeps = node.record.rank is not None or node.record.state.is_here or is_lost_while_forming
     return node.slot if keeps else ""
 
 
@@ -128,7 +126,7 @@ def _is_free(state: SchedulerState, slot: str, node: Node | None, role: m.Role) 
         others += slots.vacant - (node is not None and _is_vacant_of(node))
     if others >= state.slot_count(role):
         return False
-    holder = state.nodes.get(slots.holders.get(slot, NodeId("")))
+    holder = state.holder(slot, role)
     return holder is None or holder is node or not (state.has_slot(holder) or _is_vacant_of(holder))
 
 
@@ -162,7 +160,7 @@ def _may_stand_by(state: SchedulerState, node: Node | None, register: m.Register
     if not state.rules.recovery_enabled:
         return False
     slots = state.slots[m.Role.WORKER]
-    is_one = node is not None and node.is_standby and node.record.state in _HERE
+    is_one = node is not None and node.is_standby and node.record.state.is_here
     standbys_max = state.rules.standby_count + (
         slots.vacant if _comes_for_a_rank(state, node, register) else 0
     )
@@ -174,7 +172,7 @@ def _may_stand_by(state: SchedulerState, node: Node | None, register: m.Register
 
 def _comes_for_a_rank(state: SchedulerState, node: Node | None, register: m.Register) -> bool:
     names = (register.node_id, first_id(register.node_id))
-    is_known = node is not None or any(_holder(state, name) is not None for name in names)
+    is_known = node is not None or any(state.holder(name) is not None for name in names)
     return bool(register.replaces) or is_known
 
 
@@ -186,7 +184,7 @@ def _comes_first_for_a_rank(state: SchedulerState, node: Node | None, register: 
     slot, host = slot_of(register.node_id, register.replaces), register.host
     everybody = state.nodes.values()
     others = [
-        other for other in everybody if other.is_standby and other.record.state in _HERE and other is not node
+        other for other in everybody if other.is_standby and other.record.state.is_here and other is not node
     ]
     if wanted_slot(state, register.node_id, register.replaces) is not None:
         return not any(is_in_slot(other.record.node_id, slot) for other in others)
@@ -214,8 +212,4 @@ def _may_be_gone(state: SchedulerState, node: Node | None, register: m.Register)
 
 def _is_vacant_of(holder: Node) -> bool:
     """Is this one gone from a slot that has a rank?"""
-    return bool(holder.slot) and holder.record.rank is not None and holder.record.state not in _HERE
-
-
-def _holder(state: SchedulerState, slot: str) -> Node | None:
-    return state.nodes.get(state.slots[m.Role.WORKER].holders.get(slot, NodeId("")))
+    return bool(holder.slot) and holder.record.rank is not None and not holder.record.state.is_here

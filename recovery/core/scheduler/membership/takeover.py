@@ -198,7 +198,7 @@ def ask_holder(state: SchedulerState, node: Node, now_ms: int) -> list[Scheduler
 
 
 def _ask_holder_again(state: SchedulerState, slot: str, now_ms: int) -> list[SchedulerEffect]:
-    holder = state.nodes.get(state.slots[m.Role.WORKER].holders.get(slot, NodeId("")))
+    holder = state.holder(slot)
     if holder is None or not holder.asked or holder.connection is None or now_ms < holder.ask_again_ms:
         return []
     text = f"{holder.record.node_id} has not said what it can read of rank {holder.record.rank}; it is asked again"
@@ -260,7 +260,7 @@ def answered(state: SchedulerState, standby: Node, ready: m.Ready) -> list[Recor
     """A standby has said what it can read of a rank's files; what is to be written. It has the rank if that suffices."""
     name = standby.record.node_id
     slot = next((slot for slot, offer in state.vacancies.offers.items() if offer.standby == name), "")
-    holder = state.nodes.get(state.slots[m.Role.WORKER].holders.get(slot, NodeId("")))
+    holder = state.holder(slot)
     if holder is None or holder.record.rank != ready.rank:
         # Too late: another one was asked meanwhile, or the holder came back. It is well, so it may be asked again.
         state.vacancies.declined.pop(name, None)
