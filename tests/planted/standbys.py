@@ -229,9 +229,9 @@ STANDBYS = (
         "a standby does not keep where the files of its rank lie",
         "I9",
         "core/worker/plans.py",
-        "Standby.on_plan",
-        "offered == plan.rank",
-        "offered != plan.rank",
+        "Plans._note",
+        "self._offered == plan.rank",
+        "self._offered != plan.rank",
         (f"{_WORKER}::test_with_the_plan_of_the_rank_it_keeps_where_the_files_lie",),
     ),
     Bug(

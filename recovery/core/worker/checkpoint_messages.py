@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
 from recovery.core import messages as m
 from recovery.core.effects import Log, Persist, Report
 from recovery.core.ids import Generation, Rank
-from recovery.core.messages import SKIPPED_MAX, Ready
 from recovery.core.policy.message_share import copies_that_fit, newest_that_fit
 from recovery.core.records import CheckpointState, to_record
 from recovery.core.rules import Rules
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.effects import FindCheckpoints, Retain, Send, WorkerEffect
 from recovery.core.worker.requests import Requests
-from recovery.core.worker.stimuli import CheckpointsFound, TrainingStopped
 
 
 class CheckpointMessages:
@@ -123,48 +123,31 @@ class CheckpointMessages:
         step: int,
         stopped: s.TrainingStopped | None = None,
     ) -> list[WorkerEffect]:
-        """The directories were searched: this worker is ready for a plan. Not `stopped`: it has not trained in this job."""
-        self.ready = make_ready(
-            found,
+        """The directories were searched: this worker is ready for a plan. Each of its lists is bounded.
+
+        Not `stopped`: it has not trained in this job.
+        """
+        committed_step, bytes_max = self._committed_step, self._rules.frame_bytes_max
+        fitting = partial(newest_that_fit, committed_step=committed_step, frame_bytes_max=bytes_max)
+        copies_fitting = partial(copies_that_fit, committed_step=committed_step, frame_bytes_max=bytes_max)
+        held, named, past = fitting(found.held), found.passed_over[: m.SKIPPED_MAX], found.past
+        if past is not None:
+            past = msgspec.structs.replace(past, held=fitting(past.held), copies=copies_fitting(past.copies))
+        self.ready = m.Ready(
+            request_id=found.request_id,
             generation=generation,
             step=step,
-            committed_step=self._committed_step,
-            frame_bytes_max=self._rules.frame_bytes_max,
-            stopped=stopped,
+            held=held,
+            left_out=len(found.held) - len(held),
+            passed_over=named,
+            passed_over_more=len(found.passed_over) - len(named),
+            past=past,
+            rank=found.rank,
+            copies=copies_fitting(found.copies),
+            live=stopped.live if stopped is not None else None,
+            not_live=stopped.not_live[:1024] if stopped is not None else "",
         )
         if not self.ready.left_out:
             return [Send(self.ready)]
-        text = f"reporting the newest {len(self.ready.held)} of {len(found.held)} checkpoints: a message carries no more"
+        text = f"reporting the newest {len(held)} of {len(found.held)} checkpoints: a message carries no more"
         return [Send(self.ready), Log("checkpoints_left_out", text, warning=True)]
-
-
-def make_ready(
-    found: CheckpointsFound,
-    *,
-    generation: Generation,
-    step: int,
-    committed_step: int,
-    frame_bytes_max: int,
-    stopped: TrainingStopped | None = None,
-) -> Ready:
-    """Make the message that says what a rank holds, bounded in each of its lists. Not `stopped`: it has not trained in this job."""
-    held = newest_that_fit(found.held, committed_step=committed_step, frame_bytes_max=frame_bytes_max)
-    named, past = found.passed_over[:SKIPPED_MAX], found.past
-    if past is not None:
-        of_past = newest_that_fit(past.held, committed_step=committed_step, frame_bytes_max=frame_bytes_max)
-        copies = copies_that_fit(past.copies, committed_step=committed_step, frame_bytes_max=frame_bytes_max)
-        past = msgspec.structs.replace(past, held=of_past, copies=copies)
-    return Ready(
-        request_id=found.request_id,
-        generation=generation,
-        step=step,
-        held=held,
-        left_out=len(found.held) - len(held),
-        passed_over=named,
-        passed_over_more=len(found.passed_over) - len(named),
-        past=past,
-        rank=found.rank,
-        copies=copies_that_fit(found.copies, committed_step=committed_step, frame_bytes_max=frame_bytes_max),
-        live=stopped.live if stopped is not None else None,
-        not_live=stopped.not_live[:1024] if stopped is not None else "",
-    )

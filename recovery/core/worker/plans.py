@@ -23,37 +23,6 @@ from recovery.core.worker.transitions import WorkerState
 from recovery.core.worker.wait_note import WaitNote
 
 
-def waits_for(admitted: m.Admitted | None, rules: Rules) -> str:
-    """Say what a process waits for that has no plan."""
-    if admitted is not None and admitted.standby:
-        return "a rank to take over (standby)"
-    return f"all {rules.world_size} workers to be ready"
-
-
-class Standby:
-    """The offers that one process was made."""
-
-    def __init__(self) -> None:
-        """None was made."""
-        self._offered: Rank | None = None
-        """The rank that was offered last; None: none since the last plan."""
-
-    def on_offer(
-        self, offer: m.Offer, admitted: m.Admitted | None, state: WorkerState, checkpoints: CheckpointMessages
-    ) -> list[WorkerEffect]:
-        """Look for the files of the rank, if the main thread waits for a plan."""
-        if state is not WorkerState.IDLE or admitted is None:
-            return []
-        self._offered = offer.rank
-        text = f"rank {offer.rank} of {offer.replaced} is offered to this process; looking for its files"
-        return [Log("rank_offered", text), checkpoints.find_offered(admitted, offer)]
-
-    def on_plan(self, plan: m.Rollback) -> list[WorkerEffect]:
-        """A plan has come: if it is of the rank that was offered, this process has taken it over."""
-        offered, self._offered = self._offered, None
-        return [KeepDirectories(plan.rank)] if offered == plan.rank else []
-
-
 class Plans:
     """The plans of one process."""
 
@@ -70,7 +39,8 @@ class Plans:
         self._rules, self._wait, self._connection = rules, wait, connection
         self._main_thread, self._checkpoints, self._fetches = main_thread, checkpoints, fetches
         self.memory = JobHistoryRecorder()
-        self.standby = Standby()
+        self._offered: Rank | None = None
+        """The rank that was offered last; None: none since the last plan."""
         self.admitted: m.Admitted | None = None
         """The last admission, with what later plans said of job, run and incarnation. None: there was none."""
 
@@ -91,7 +61,9 @@ class Plans:
     def wait_for_next(self, now_ms: int) -> list[WorkerEffect]:
         """Look what this node holds, to say so and be ready for the next plan."""
         assert self.admitted is not None, "a worker that searches is admitted"
-        waits = self._wait.begin(waits_for(self.admitted, self._rules), now_ms)
+        ranks = f"all {self._rules.world_size} workers to be ready"
+        waiting_for = "a rank to take over (standby)" if self.admitted.standby else ranks
+        waits = self._wait.begin(waiting_for, now_ms)
         return [*waits, self._checkpoints.find(self.admitted, self._main_thread.rank, self.memory.past)]
 
     def on_interrupt(self, interrupt: m.Interrupt, now_ms: int) -> list[WorkerEffect]:
@@ -102,10 +74,16 @@ class Plans:
         return [*stops, *self._checkpoints.send_ready()]
 
     def on_offer(self, offer: m.Offer) -> list[WorkerEffect]:
-        """A rank is offered. A worker that fetches what its plan goes back to has the rank: it was asked again before the scheduler heard that."""
-        if self._fetches.plan is not None:
+        """A rank is offered: look for its files, if the main thread waits for a plan.
+
+        A worker that fetches what its plan goes back to has the rank: it was asked again before the scheduler heard that.
+        """
+        waits = self._main_thread.state is WorkerState.IDLE and self._fetches.plan is None
+        if not waits or self.admitted is None:
             return []
-        return self.standby.on_offer(offer, self.admitted, self._main_thread.state, self._checkpoints)
+        self._offered = offer.rank
+        text = f"rank {offer.rank} of {offer.replaced} is offered to this process; looking for its files"
+        return [Log("rank_offered", text), self._checkpoints.find_offered(self.admitted, offer)]
 
     def on_checkpoints_found(self, found: s.CheckpointsFound, *, connected: bool) -> list[WorkerEffect]:
         """The directories were searched. What counts is what was looked for last, while there is no plan.
@@ -166,5 +144,7 @@ class Plans:
             incarnation=plan.incarnation or admitted.incarnation,
         )
         own = self._connection.own_record(plan, now)
-        kept = self.standby.on_plan(plan)
+        # If it is of the rank that was offered, this process has taken it over.
+        kept = [KeepDirectories(plan.rank)] if self._offered == plan.rank else []
+        self._offered = None
         return [*kept, Persist(self.memory.note(plan, now, self._rules, own))]
