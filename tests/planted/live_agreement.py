@@ -50,8 +50,8 @@ LIVE_AGREEMENT = (
     Bug(
         "what could not be given is asked for again",
         "I14",
-        "core/scheduler/generations/live.py",
-        "on_not_taken",
+        "core/scheduler/generations/training_messages.py",
+        "on_checkpoint_invalid",
         "state.live.refused.add(bad.step)",
         "",
         (f"{_SCHEDULER}::test_a_source_that_fails_costs_its_step_and_then_the_checkpoint_is_left",),
@@ -106,7 +106,8 @@ LIVE_AGREEMENT = (
         "I5",
         "core/scheduler/generations/live.py",
         "begin",
-        "[_row(plan, source) for source in sources]",
+        "[LiveSourceRecord(run=plan.run, generation=plan.generation, rank=source.rank, structure=source.structure, "
+        "replicas=','.join(map(str, source.replicas))) for source in sources]",
         "[]",
         (f"{_RESTART}::test_a_restarted_scheduler_sends_the_same_plan_and_asks_all_again",),
     ),

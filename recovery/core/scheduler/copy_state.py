@@ -101,10 +101,6 @@ class Copying:
         self.copied = tuple(sorted({*self.copied, step}))[-2:]
         self.copied_in_memory = self.copied_in_memory if self.copied_in_memory > step else 0
 
-    def refuse_memory(self) -> None:
-        """A holder has no memory for copies."""
-        self.memory_refused, self.due_in_memory = True, 0
-
     def check(self) -> None:
         """Assert what is always true of it."""
         assert bool(self.pending) == bool(self.step), (

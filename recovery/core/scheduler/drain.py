@@ -170,7 +170,7 @@ def begun(state: SchedulerState, drain: Drain) -> list[SchedulerEffect]:
 
 def ask(state: SchedulerState, drain: Drain, step: int) -> list[SchedulerEffect]:
     """Ask every rank whether it stops at this step; 0: where it is."""
-    drain.ask_for(step)
+    drain.step, drain.passed, drain.late = step, {}, False
     question = question_of(drain)
     drain.connections = {node.record.node_id: node.connection for node in state.workers}
     # In the order of what is written: behind the plan of this generation, which a rank must know first.

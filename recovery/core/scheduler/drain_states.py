@@ -125,10 +125,6 @@ class Drain:
         assert fact in moves, f"a drain that is {self.state.value} knows no move for: {fact.value}"
         self.state = moves[fact]
 
-    def ask_for(self, step: int) -> None:
-        """Another step: every rank is to answer again."""
-        self.step, self.passed, self.late = step, {}, False
-
     def note_stop(self, generation: Generation, step: int) -> None:
         """A rank says at which step of a generation it has stopped."""
         if generation == self.generation:

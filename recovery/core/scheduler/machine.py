@@ -107,10 +107,17 @@ class SchedulerMachine:
         training_ends: tuple[TrainingEndRecord, ...] = (),
     ) -> None:
         """Take over what an earlier process of the scheduler stored. Called before `start`."""
-        restore.restore(self.state, nodes, generations, checkpoints, slots, live_sources)
-        restore.restore_copies(self.state, copies)
-        restore.restore_processes(self.state, processes)
-        restore.restore_training_end(self.state, training_ends)
+        restore.restore(
+            self.state,
+            nodes,
+            generations,
+            checkpoints,
+            slots,
+            processes=processes,
+            copies=copies,
+            live_sources=live_sources,
+            training_ends=training_ends,
+        )
 
     def start(self, now_ms: int) -> list[SchedulerEffect]:
         """Begin to serve."""

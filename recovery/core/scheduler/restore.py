@@ -31,15 +31,19 @@ from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
 
 
-def restore(
+def restore(  # noqa: PLR0913 - one for each table
     state: SchedulerState,
     nodes: tuple[NodeRecord, ...],
     generations: tuple[GenerationRecord, ...],
     checkpoints: tuple[CheckpointRecord, ...],
-    slots: tuple[SlotRecord, ...] = (),
-    live_sources: tuple[LiveSourceRecord, ...] = (),
+    slots: tuple[SlotRecord, ...],
+    *,
+    processes: tuple[ProcessRecord, ...],
+    copies: tuple[CopyRecord, ...],
+    live_sources: tuple[LiveSourceRecord, ...],
+    training_ends: tuple[TrainingEndRecord, ...],
 ) -> None:
-    """Take over what an earlier process stored. Called before `start`."""
+    """Take over what an earlier process stored. Called before `start`. Copies that are missing of the newest committed step are ordered again."""
     run = state.job.run
     of_this_run = (record for record in generations if record.run == run)
     state.generations = sorted(of_this_run, key=lambda record: record.generation)
@@ -53,27 +57,13 @@ def restore(
     of_others = {record.node_id: record.slot for record in slots}
     for record in nodes:
         state.put(Node(record, heard_ms=0, slot=of_others.get(record.node_id)))
-
-
-def restore_copies(state: SchedulerState, copies: tuple[CopyRecord, ...]) -> None:
-    """Which nodes held copies. Called behind `restore`. What is missing of the newest committed step is ordered again."""
-    state.checkpoints.copies.load(
-        (record for record in copies if record.run == state.job.run), state.generations
-    )
+    state.checkpoints.copies.load((record for record in copies if record.run == run), state.generations)
     copying.restore(state)
-
-
-def restore_training_end(state: SchedulerState, ends: tuple[TrainingEndRecord, ...]) -> None:
-    """Where a script has ended the run's training. Called behind `restore`."""
-    state.training_end = next((row for row in ends if row.run == state.job.run), None)
-
-
-def restore_processes(state: SchedulerState, processes: tuple[ProcessRecord, ...]) -> None:
-    """Which process each current incarnation is. Called behind `restore`."""
     for process in processes:
         node = state.nodes.get(process.node_id)
         if node is not None and node.record.incarnation == process.incarnation:
             node.process = death_proof.identity_of(process)
+    state.training_end = next((row for row in training_ends if row.run == run), None)
 
 
 def start(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:

@@ -119,7 +119,7 @@ def _without_memory(state: SchedulerState, node: Node, reason: str) -> list[Reco
     """A holder that cannot take a copy into its memory would say the same of the next step: an event says so once for a plan."""
     if not reason or not state.copying.in_memory or state.copying.memory_refused:
         return []
-    state.copying.refuse_memory()
+    state.copying.memory_refused, state.copying.due_in_memory = True, 0
     text = f"{node.record.node_id} takes no copy into its memory, so until the next plan none are made there: {reason}"
     return [state.event(EventKind.COPIES_LIMITED, generation=state.job.generation, reason=text)]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from recovery.core import messages as m
 from recovery.core.ids import Rank
 from recovery.core.policy import live, rollback
-from recovery.core.records import EventKind, GenerationRecord, JobState, LiveSourceRecord, Record
+from recovery.core.records import GenerationRecord, JobState, LiveSourceRecord, Record
 from recovery.core.scheduler.effects import Send
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
@@ -77,17 +77,16 @@ def begin(state: SchedulerState, plan: GenerationRecord, chosen: live.ToLive | N
     """A plan is made: note where its state is; the rows that say so."""
     sources = chosen.sources if chosen is not None else ()
     state.live.begin(sources, plan.step)
-    return [_row(plan, source) for source in sources]
-
-
-def _row(plan: GenerationRecord, source: live.LiveSource) -> Record:
-    return LiveSourceRecord(
-        run=plan.run,
-        generation=plan.generation,
-        rank=source.rank,
-        structure=source.structure,
-        replicas=",".join(map(str, source.replicas)),
-    )
+    return [
+        LiveSourceRecord(
+            run=plan.run,
+            generation=plan.generation,
+            rank=source.rank,
+            structure=source.structure,
+            replicas=",".join(map(str, source.replicas)),
+        )
+        for source in sources
+    ]
 
 
 def of_row(row: LiveSourceRecord) -> live.LiveSource:
@@ -120,13 +119,3 @@ def agreed(state: SchedulerState, node: Node, *, was_known: bool) -> list[Send]:
     agreed = m.StateAgreed(generation=state.job.generation)
     to = [node] if was_known else state.workers
     return [Send(worker.connection, agreed) for worker in to if worker.connection is not None]
-
-
-def on_not_taken(state: SchedulerState, node: Node, bad: m.CheckpointInvalid) -> list[Record]:
-    """A rank could not take the state, or the source could not give it."""
-    state.live.refused.add(bad.step)
-    return [
-        state.node_event(
-            EventKind.CHECKPOINT_INVALID, node, step=bad.step, reason=bad.reason, details=bad.path
-        )
-    ]

@@ -118,19 +118,18 @@ def on_checkpoint_invalid(
     if node.record.rank is None or bad.generation != state.job.generation:
         # Of a plan that is over: the newer one does not go there.
         return [state.answer(node, bad.request_id, [])]
+    event = state.node_event(
+        EventKind.CHECKPOINT_INVALID, node, step=bad.step, reason=bad.reason, details=bad.path
+    )
     own = state.checkpoints.file_of(node.record.rank, bad.step)
     if state.live.sources and (own is None or own.path != bad.path):
         why = f"{node.record.node_id} has not taken the state of step {bad.step}: {bad.reason}"
-        noted = live.on_not_taken(state, node, bad)
+        state.live.refused.add(bad.step)
         # Behind the end: nothing in a store says that a state is bad. A node that has its answer waits for the end, and does not ask again.
-        state.facts.fail(why, then=(state.answer(node, bad.request_id, noted),))
+        state.facts.fail(why, then=(state.answer(node, bad.request_id, [event]),))
         return []
     checkpoint = state.checkpoints.reject(node.record.rank, bad.step, bad.reason)
-    records: list[Record] = [
-        state.node_event(
-            EventKind.CHECKPOINT_INVALID, node, step=bad.step, reason=bad.reason, details=bad.path
-        )
-    ]
+    records: list[Record] = [event]
     if checkpoint is not None:
         records.append(to_record(node.record.rank, checkpoint, CheckpointState.INVALID, bad.reason))
     # It may have lain among this node's copies.
