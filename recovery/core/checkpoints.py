@@ -267,7 +267,8 @@ class CheckpointIndex:
         for step in {*(step for step, _ in goes), *(step for step in self._steps if step < oldest)}:
             self._steps[step].was_committed = False
             self._steps[step].unusable.clear()
-        self._steps.drop_empty()
+        for step in [step for step, holders in self._steps.items() if not holders]:
+            del self._steps[step]
         return rows
 
     def roll_back(

@@ -44,17 +44,6 @@ class StepHolders:
         """Which nodes hold a copy of a rank's contribution."""
         return self.copies.get(rank, _NOBODY)
 
-    def put_copy(self, node_id: NodeId, rank: Rank, checkpoint: HeldCheckpoint) -> None:
-        """A node holds a copy of a rank's contribution."""
-        self.copies.setdefault(rank, {})[node_id] = checkpoint
-
-    def take_copy(self, node_id: NodeId, rank: Rank) -> HeldCheckpoint:
-        """It does not hold it any more."""
-        held = self.copies[rank].pop(node_id)
-        if not self.copies[rank]:
-            del self.copies[rank]
-        return held
-
     def lies_on_disks(self, ranks: Iterable[Rank], fetched: Mapping[Rank, HeldCheckpoint]) -> bool:
         """Do all these ranks hold it, and on disks? What one of them fetches lies where it is fetched from."""
         files = (self.own.get(rank) or fetched.get(rank) for rank in ranks)
@@ -82,11 +71,6 @@ class Steps(dict[int, StepHolders]):
     def of_rank(self, rank: Rank) -> dict[int, HeldCheckpoint]:
         """A rank's own checkpoints by step, oldest first."""
         return {step: holders.own[rank] for step, holders in sorted(self.items()) if rank in holders.own}
-
-    def drop_empty(self) -> None:
-        """Forget the steps of which nothing is known any more."""
-        for step in [step for step, holders in self.items() if not holders]:
-            del self[step]
 
 
 _NOTHING = StepHolders()
@@ -196,11 +180,14 @@ class CopyIndex:
                 yield rank, name, held
 
     def _put(self, node_id: NodeId, rank: Rank, checkpoint: HeldCheckpoint) -> None:
-        self._steps.open(checkpoint.step).put_copy(node_id, rank, checkpoint)
+        self._steps.open(checkpoint.step).copies.setdefault(rank, {})[node_id] = checkpoint
         self._of_node.setdefault(node_id, {})[rank, checkpoint.step] = checkpoint
 
     def _take(self, node_id: NodeId, rank: Rank, step: int, state: CopyState, reason: str) -> CopyRecord:
-        held = self._steps.at(step).take_copy(node_id, rank)
+        copies = self._steps.at(step).copies
+        held = copies[rank].pop(node_id)
+        if not copies[rank]:
+            del copies[rank]
         del self._of_node[node_id][rank, step]
         return to_copy_record(node_id, rank, held, state, reason)
 

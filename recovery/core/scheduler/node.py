@@ -88,11 +88,6 @@ class Slots:
         self._counted[record.node_id] = now
 
     @property
-    def all_ready(self) -> bool:
-        """Is every node that has a slot live and ready?"""
-        return self.ready == self.taken
-
-    @property
     def all_done(self) -> bool:
         """Has every node that has a slot trained to the end?"""
         return self.done == self.taken

@@ -179,7 +179,8 @@ class WorkerMachine:
             case m.Admitted():
                 return self._on_admitted(message, now_ms)
             case m.Refused():
-                return self._on_refused(message, now_ms)
+                outcome = self._connection.on_refused(message, now_ms, leaving=self._leaving)
+                return self._follow(outcome)
             case m.HeartbeatAck():
                 return [ConfirmRank()] if self._heartbeats.confirms(message) else []
             case m.Received():
@@ -201,7 +202,8 @@ class WorkerMachine:
             case CopiesKept():
                 return self._fetches.on_kept(message, self.past)
             case m.JobEnded():
-                return self._on_job_ended(message)
+                said = nothing_to_do(self.admitted, message)
+                return [*said, *self._end(message.outcome.code, message.reason)]
             case _:
                 return self._handover.on_message(message, now_ms)
 
@@ -250,9 +252,6 @@ class WorkerMachine:
         """Does one step follow the other without a scheduler? Not before the world has met, after a pause, nor when done."""
         waits = self._requests.is_done or self._heartbeats.awaits_confirmation
         return self._main_thread.world_has_met and not waits
-
-    def _on_refused(self, refused: m.Refused, now_ms: int) -> list[WorkerEffect]:
-        return self._follow(self._connection.on_refused(refused, now_ms, leaving=self._leaving))
 
     def _follow(self, outcome: list[WorkerEffect] | GivenUp) -> list[WorkerEffect]:
         if isinstance(outcome, GivenUp):
@@ -360,9 +359,6 @@ class WorkerMachine:
         self._main_thread.leave()
         self._fetches.forget_plan()
         return self._departure.begin(last, code, reason, now_ms, admitted=self.admitted is not None)
-
-    def _on_job_ended(self, ended: m.JobEnded) -> list[WorkerEffect]:
-        return [*nothing_to_do(self.admitted, ended), *self._end(ended.outcome.code, ended.reason)]
 
     def _end(self, code: str, reason: str) -> list[WorkerEffect]:
         self._wait.end()

@@ -23,7 +23,7 @@ def all_ranks_ready(state: SchedulerState) -> bool:
         return False
     if state.job.state is JobState.FORMING and servers.taken < state.rules.server_count:
         return False
-    return workers.all_ready
+    return workers.ready == workers.taken
 
 
 def wait_for_all_ranks(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
