@@ -161,7 +161,7 @@ DEADLINES = (
         "I14",
         "core/worker/main_thread.py",
         "MainThread.interrupt",
-        '[*noted, Interrupt(self.generation, reason), Log("interrupted", f"generation {self.generation} ended: {reason}"), SetTimer(WorkerTimer.ABORT, now_ms + self._rules.abort_timeout_ms)]',
+        '[*noted, Interrupt(self.generation, reason), Log("interrupted", f"generation {self.generation} ended: {reason}"), SetTimer(s.WorkerTimer.ABORT, now_ms + self._rules.abort_timeout_ms)]',
         '[*noted, Interrupt(self.generation, reason), Log("interrupted", f"generation {self.generation} ended: {reason}"), ]',
         (
             "tests/core/test_worker_machine.py::test_an_interrupt_stops_the_main_thread_and_the_next_plan_opens_it_again",
@@ -172,7 +172,7 @@ DEADLINES = (
         "I14",
         "core/worker/connection.py",
         "Connection.on_admitted",
-        "[SetTimer(WorkerTimer.SILENCE, now_ms + self._rules.receive_timeout_ms)]",
+        "[SetTimer(s.WorkerTimer.SILENCE, now_ms + self._rules.receive_timeout_ms)]",
         "[]",
         (
             "tests/core/test_worker_admission.py::test_who_was_refused_and_is_admitted_on_the_same_connection_notices_when_it_falls_silent",

@@ -19,7 +19,6 @@ from recovery.core.rules import Rules
 from recovery.core.tokens import request_of, token_digest
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.effects import Connect, Disconnect, Send, SetTimer, WorkerEffect
-from recovery.core.worker.stimuli import WorkerTimer
 from recovery.core.worker.transitions import ConnectionFact, ConnectionState, next_connection_state
 from recovery.core.worker.wait_note import WaitNote
 
@@ -141,7 +140,7 @@ class Connection:
 
     def _dial_at(self, at_ms: int) -> SetTimer:
         self._dial_is_due = True
-        return SetTimer(WorkerTimer.DIAL, at_ms)
+        return SetTimer(s.WorkerTimer.DIAL, at_ms)
 
     def on_connect_failed(
         self, failed: s.ConnectFailed, now_ms: int, *, outside: bool, limit_ms: int | None
@@ -241,14 +240,14 @@ class Connection:
             request_secret=ResumeToken(self._secret),
             serves=self._serves,
         )
-        return [Send(register), SetTimer(WorkerTimer.SILENCE, now_ms + self._rules.receive_timeout_ms)]
+        return [Send(register), SetTimer(s.WorkerTimer.SILENCE, now_ms + self._rules.receive_timeout_ms)]
 
     def on_admitted(self, admitted: m.Admitted, now_ms: int) -> list[WorkerEffect]:
         """The scheduler has admitted this process. If it was refused before it expected nothing, and does from now on."""
         self._move(ConnectionFact.ADMITTED)
         self._dial_is_due = False
         self._token, self._admitted_ms, self._refused_code = admitted.token, now_ms, ""
-        return [SetTimer(WorkerTimer.SILENCE, now_ms + self._rules.receive_timeout_ms)]
+        return [SetTimer(s.WorkerTimer.SILENCE, now_ms + self._rules.receive_timeout_ms)]
 
     def on_refused(self, refused: m.Refused, now_ms: int, *, leaving: bool) -> list[WorkerEffect] | GivenUp:
         """The scheduler does not admit this process: wait and ask again, or give up where that would not help. One that ends does not wait."""
@@ -308,7 +307,7 @@ class Connection:
         if silent_ms >= self._rules.receive_timeout_ms:
             text = f"no message of the scheduler for {silent_ms / 1000:.1f} s (MS_RECEIVE_MSG_TIMEOUT)"
             return [Log("scheduler_silent", text, warning=True), Disconnect()]
-        return [SetTimer(WorkerTimer.SILENCE, self._heard_ms + self._rules.receive_timeout_ms)]
+        return [SetTimer(s.WorkerTimer.SILENCE, self._heard_ms + self._rules.receive_timeout_ms)]
 
     def check(self, token: ResumeToken | None) -> None:
         """Assert what is always true of the connection."""

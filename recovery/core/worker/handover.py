@@ -37,7 +37,6 @@ from recovery.core.worker.effects import (
 )
 from recovery.core.worker.main_thread import MainThread
 from recovery.core.worker.requests import Requests
-from recovery.core.worker.stimuli import TrainingRaised, WorkerTimer
 from recovery.core.worker.transitions import WorkerState
 
 
@@ -61,7 +60,7 @@ class Departure:
         self._code, self._reason = code, reason
         if not admitted:
             return [Exit(code, reason)]
-        return [*self._requests.send(last), SetTimer(WorkerTimer.SHUTDOWN, now_ms + SHUTDOWN_GRACE_MS)]
+        return [*self._requests.send(last), SetTimer(s.WorkerTimer.SHUTDOWN, now_ms + SHUTDOWN_GRACE_MS)]
 
     def exit(self, code: str = "", reason: str = "") -> Exit:
         """End the process. What it has decided itself goes before what somebody else gives as the reason."""
@@ -70,7 +69,7 @@ class Departure:
         return Exit(code, self._reason or reason)
 
 
-def failure_of(raised: TrainingRaised) -> Failure:
+def failure_of(raised: s.TrainingRaised) -> Failure:
     """The message about an exception of the user's own code, with texts that fit."""
     return Failure(
         request_id=raised.request_id,
@@ -175,7 +174,7 @@ class Handover:
         self._asked = Depart(request_id=asked.request_id, reason=asked.reason[:1024])
         self._give_up_ms = now_ms + self._rules.drain_timeout_ms
         answer_ms = now_ms + min(ANSWER_MS, self._rules.drain_timeout_ms)
-        return [Send(self._asked), SetTimer(WorkerTimer.DEPART, answer_ms)]
+        return [Send(self._asked), SetTimer(s.WorkerTimer.DEPART, answer_ms)]
 
     def on_message(self, message: HandoverFromScheduler, now_ms: int) -> list[WorkerEffect]:
         """The scheduler speaks of a rank that is to be handed over, this one or another."""
@@ -220,7 +219,7 @@ class Handover:
             # Only the end of the generation takes it back: a rank that let go by itself would train alone.
             return effects
         until_ms = self._let_go_ms if self._asked is None else self._give_up_ms
-        return [*effects, SetTimer(WorkerTimer.DEPART, until_ms)]
+        return [*effects, SetTimer(s.WorkerTimer.DEPART, until_ms)]
 
     def _on_training_ends(self, end: TrainingEnds) -> list[WorkerEffect]:
         if end.generation != self._main_thread.generation or not self._main_thread.in_generation:

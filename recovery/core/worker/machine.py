@@ -24,7 +24,6 @@ from recovery.core.copy_messages import CopiesKept, CopyFailed, CopyOrder, CopyR
 from recovery.core.effects import Log
 from recovery.core.ids import Incarnation, RequestId
 from recovery.core.policy import backoff
-from recovery.core.policy.backoff import unreachable_limit_ms
 from recovery.core.rules import Rules
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.checkpoint_messages import CheckpointMessages
@@ -43,7 +42,6 @@ from recovery.core.worker.main_thread import MainThread
 from recovery.core.worker.plans import Plans
 from recovery.core.worker.progress import Heartbeats
 from recovery.core.worker.requests import Requests
-from recovery.core.worker.stimuli import WorkerTimer
 from recovery.core.worker.transitions import WorkerState
 from recovery.core.worker.wait_note import WaitNote
 
@@ -209,21 +207,21 @@ class WorkerMachine:
 
     def _on_timer(self, fired: s.TimerFired, now_ms: int) -> list[WorkerEffect]:
         match fired.timer:
-            case WorkerTimer.DIAL:
+            case s.WorkerTimer.DIAL:
                 return self._connection.on_dial_due(self._standing, now_ms)
-            case WorkerTimer.HEARTBEAT:
+            case s.WorkerTimer.HEARTBEAT:
                 return self._on_heartbeat_due(fired, now_ms)
-            case WorkerTimer.SILENCE:
+            case s.WorkerTimer.SILENCE:
                 return self._connection.on_silence_due(now_ms)
-            case WorkerTimer.ABORT:
+            case s.WorkerTimer.ABORT:
                 return self._on_abort_due(now_ms)
-            case WorkerTimer.WAIT_NOTE:
+            case s.WorkerTimer.WAIT_NOTE:
                 return self._wait.on_due(now_ms)
-            case WorkerTimer.SHUTDOWN:
+            case s.WorkerTimer.SHUTDOWN:
                 return [self._departure.exit()]
-            case WorkerTimer.DEPART:
+            case s.WorkerTimer.DEPART:
                 return self._handover.on_timer(now_ms)
-            case WorkerTimer.REPORTS:
+            case s.WorkerTimer.REPORTS:
                 # While nobody listens they wait: the next admission sends them.
                 return self._requests.on_reports_due(now_ms) if self._connection.is_admitted else []
             case _:
@@ -242,7 +240,7 @@ class WorkerMachine:
 
     def _on_connect_failed(self, failed: s.ConnectFailed, now_ms: int) -> list[WorkerEffect]:
         outside, member = self._main_thread.state is WorkerState.OUTSIDE, self.admitted is not None
-        limit_ms = unreachable_limit_ms(
+        limit_ms = backoff.unreachable_limit_ms(
             self._rules, leaving=self._leaving, member=member, trains_on=self._trains_on()
         )
         outcome = self._connection.on_connect_failed(failed, now_ms, outside=outside, limit_ms=limit_ms)
@@ -275,7 +273,9 @@ class WorkerMachine:
                 assert_never(answered)
 
     def _on_heartbeat_due(self, fired: s.TimerFired, now_ms: int) -> list[WorkerEffect]:
-        again = SetTimer(WorkerTimer.HEARTBEAT, now_ms + backoff.next_heartbeat_ms(fired.jitter, self._rules))
+        again = SetTimer(
+            s.WorkerTimer.HEARTBEAT, now_ms + backoff.next_heartbeat_ms(fired.jitter, self._rules)
+        )
         beat = [self._heartbeat()] if self._connection.is_admitted else []
         return [*beat, *self._main_thread.note_progress(now_ms, self.admitted), again]
 
@@ -316,7 +316,7 @@ class WorkerMachine:
         """This process is a new incarnation to the scheduler."""
         self._checkpoints.joined()
         self._fetches.forget_plan()
-        beat = SetTimer(WorkerTimer.HEARTBEAT, now_ms + backoff.next_heartbeat_ms(0.0, self._rules))
+        beat = SetTimer(s.WorkerTimer.HEARTBEAT, now_ms + backoff.next_heartbeat_ms(0.0, self._rules))
         if self._main_thread.in_generation:
             # The scheduler's store is not the one that knew this process; nor is what it trained of that one's run.
             next_ = self._main_thread.interrupt(

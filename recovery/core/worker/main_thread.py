@@ -10,7 +10,6 @@ from __future__ import annotations
 from recovery.core import messages as m
 from recovery.core.effects import Log, Persist
 from recovery.core.ids import Generation, NodeId, Rank, RequestId
-from recovery.core.messages import Failure
 from recovery.core.rules import Rules
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.effects import (
@@ -23,7 +22,6 @@ from recovery.core.worker.effects import (
     WorkerEffect,
 )
 from recovery.core.worker.progress import Progress
-from recovery.core.worker.stimuli import Hangs, WorkerTimer
 from recovery.core.worker.transitions import WorkerFact, WorkerState, next_worker_state
 
 REPLACEMENTS_MAX = 3
@@ -37,18 +35,18 @@ class HangCounter:
 
     def __init__(self) -> None:
         """No program came before this one, and it has applied no step."""
-        self._before = Hangs()
+        self._before = s.Hangs()
         """What the program before this one handed over."""
         self._newest_step = 0
         """The newest step that this program has applied; 0: none."""
 
     @property
-    def total(self) -> Hangs:
+    def total(self) -> s.Hangs:
         """For the program that takes this process over. A step that none before it had applied makes the count begin again."""
         progressed = self._newest_step > self._before.step
-        return Hangs(0 if progressed else self._before.count, max(self._before.step, self._newest_step))
+        return s.Hangs(0 if progressed else self._before.count, max(self._before.step, self._newest_step))
 
-    def begin(self, before: Hangs) -> None:
+    def begin(self, before: s.Hangs) -> None:
         """The process is up; take over what the program before it has counted."""
         self._before = before
 
@@ -56,13 +54,15 @@ class HangCounter:
         """The main thread has applied this step."""
         self._newest_step = max(self._newest_step, step)
 
-    def on_hang(self, reason: str, request_id: RequestId, generation: Generation) -> ReplaceProcess | Failure:
+    def on_hang(
+        self, reason: str, request_id: RequestId, generation: Generation
+    ) -> ReplaceProcess | m.Failure:
         """The main thread did not come back: what replaces the process, or the failure with which it ends instead of being replaced once more."""
         hangs = self.total
         if hangs.count < REPLACEMENTS_MAX:
-            return ReplaceProcess(reason, Hangs(hangs.count + 1, hangs.step))
+            return ReplaceProcess(reason, s.Hangs(hangs.count + 1, hangs.step))
         times = f"{reason}, {hangs.count + 1} times in a row and never beyond step {hangs.step}: the program hangs there"
-        return Failure(
+        return m.Failure(
             request_id=request_id, generation=generation, step=hangs.step, error=times, traceback=""
         )
 
@@ -155,7 +155,7 @@ class MainThread:
             *noted,
             Interrupt(self.generation, reason),
             Log("interrupted", f"generation {self.generation} ended: {reason}"),
-            SetTimer(WorkerTimer.ABORT, now_ms + self._rules.abort_timeout_ms),
+            SetTimer(s.WorkerTimer.ABORT, now_ms + self._rules.abort_timeout_ms),
         ]
 
     def on_abort_due(self, request_id: RequestId) -> ReplaceProcess | m.Failure | None:

@@ -14,7 +14,6 @@ from recovery.core.copy_messages import SOURCES_MAX, CopiesKept, CopyOrder
 from recovery.core.effects import Answer, Persist
 from recovery.core.held import HeldCheckpoint, Source
 from recovery.core.ids import NodeId, Rank
-from recovery.core.messages import Role
 from recovery.core.policy import copies as policy
 from recovery.core.policy.ranks import natural_key
 from recovery.core.records import EventKind, JobState, NodeState, Record
@@ -58,7 +57,7 @@ def holders_here(
 def copies_for_plan(state: SchedulerState) -> dict[int, dict[Rank, HeldCheckpoint]]:
     """By step and rank: what a plan can go to although the rank's own node does not have it."""
     found: dict[int, dict[Rank, HeldCheckpoint]] = {}
-    for node in state.slot_holders(Role.WORKER):
+    for node in state.slot_holders(m.Role.WORKER):
         rank = node.record.rank
         assert rank is not None, "a plan is for ranks"
         for step in state.checkpoints.copies.steps_of(rank):
