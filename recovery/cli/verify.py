@@ -6,18 +6,18 @@ import typer
 
 from recovery.cli.formats import print_json, print_line, warn
 from recovery.cli.options import FOUND, AsJson, RecoveryPath
-from recovery.report import audit, workers_only
+from recovery.report import audit
 from recovery.report import stored as stored_state
 from recovery.report.audit import Finding
 
 
 def verify(path: RecoveryPath, as_json: AsJson = False) -> None:
     """Check everything; one line per finding."""
-    part = workers_only.read_workers_only(path)
+    part = stored_state.read_workers_only(path)
     if part is not None:
         stored, scheduler = part
         warn(f"not looked at: the scheduler's store and what it knows; it is on another host, at {scheduler}")
-        _tell(list(workers_only.findings(stored)), as_json=as_json)
+        _tell([*audit.workers_databases(path), *audit.checkpoints(stored)], as_json=as_json)
         return
     findings = list(audit.databases(path))
     if not any(finding.path.endswith("scheduler.db") for finding in findings):

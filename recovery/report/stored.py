@@ -15,6 +15,7 @@ from recovery.core.records import (
     CheckpointRecord,
     GenerationRecord,
     JobRecord,
+    JobState,
     NodeRecord,
     NodeState,
     RunRecord,
@@ -206,6 +207,50 @@ def workers_part(path: Path) -> tuple[Traces, SchedulerAddress] | None:
     if elsewhere is None:
         raise StoreLostError(path=str(path), found=lost.description)
     return lost, elsewhere
+
+
+def read_workers_only(path: Path) -> tuple[Stored, str] | None:
+    """Look whether a path holds the workers' part alone: the scheduler, and with it its store, is on another host.
+
+    Returns:
+        What is known of the job without its scheduler, and where that is; None: the path holds more, or nothing.
+
+    Raises:
+        StoreLostError, RecoveryPathError, StoreError: as `workers_part`.
+    """
+    try:
+        has_store = scheduler_path(path).exists()
+    except OSError:
+        # It cannot be looked at, as little as what is said of it here.
+        has_store = True
+    if has_store:
+        # The code that checks that store says what is wrong with it.
+        return None
+    part = workers_part(path)
+    if part is None:
+        return None
+    lost, address = part
+    newest = max(lost.pasts.values(), key=lambda past: (past.run, past.generation))
+    job = JobRecord(
+        job=newest.job,
+        worker_count=newest.worker_count,
+        server_count=newest.server_count,
+        run=newest.run,
+        state=JobState.RUNNING,
+        generation=newest.generation,
+        scheduler_incarnation=newest.scheduler_incarnation,
+    )
+    stored = Stored(
+        path=path,
+        job=job,
+        runs=(),
+        nodes=(),
+        slots={},
+        generations=(),
+        checkpoints=(),
+        scheduler_pid=None,
+    )
+    return stored, str(address)
 
 
 def event_log(path: Path) -> tuple[StoredEvent, ...]:
