@@ -19,16 +19,18 @@ from recovery.core.checkpoints import CheckpointIndex
 from recovery.core.ids import NodeId, Rank
 from recovery.core.messages import HeldCheckpoint
 from recovery.core.policy import copies, live, rebuild, rollback, takeover
+from recovery.core.policy.live import LIVE_MODE, NOT_LIVE
 from recovery.core.policy.ranks import first_id
-from recovery.core.records import CheckpointState, JobState, NodeRecord, NodeState, to_held
+from recovery.core.records import CheckpointState, EventKind, JobState, NodeRecord, NodeState, to_held
 from recovery.core.tiers import tier_of
 from recovery.errors import CheckpointError, RecoveryError, RecoveryPathError
-from recovery.report import live_mode
 from recovery.report.rank_progress import stored_newest_step
 from recovery.report.stored import SlotState, Stored
-from recovery.store.reader import read_worker
+from recovery.store.reader import read_newest_events, read_worker
 from recovery.transport.local_address import is_local
 from recovery.worker.local_search import prefix_of
+
+_SCHEDULER_STARTS = (EventKind.SCHEDULER_STARTED, EventKind.SCHEDULER_RESTARTED)
 
 
 class RankFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +86,7 @@ def plan(stored: Stored, *, allow_restart_from_zero: bool = False) -> Plan:
     names = {node.rank: str(node.node_id) for node in stored.workers if node.rank is not None}
     copied = coordinator.copies.one_of_each()
     stepped_back: list[RankFile] = []
-    gives_to_all = live_mode.is_asked_for(stored)
+    gives_to_all = _is_live_asked_for(stored)
     while True:
         target = coordinator.target(allow_restart_from_zero=allow_restart_from_zero, copied=copied)
         newest = target.step if isinstance(target, rollback.ToCheckpoint) else 0
@@ -295,7 +297,7 @@ def _plan(
             for node in stored.standbys
             if node.state in (NodeState.LIVE, NodeState.SUSPECT)
         ),
-        live=live_mode.sentence(stored),
+        live=_live_sentence(stored),
         guesses=rebuild.guesses_of(
             stored.job,
             stored.workers,
@@ -343,3 +345,27 @@ def _asked_first(stored: Stored) -> dict[NodeId, int]:
 def _comes_for(standby: NodeId, vacant: Collection[str]) -> str:
     """The vacant slot that its id says it was started for: worker_0.2 for worker_0. Empty: any."""
     return next((slot for slot in (standby, first_id(standby)) if slot in vacant), "")
+
+
+def _is_live_asked_for(stored: Stored) -> bool:
+    """Was the job's newest scheduler started with live rollback?"""
+    started = read_newest_events(stored.path, _SCHEDULER_STARTS, 1)
+    return bool(started) and started[0].event.details == LIVE_MODE
+
+
+def _live_sentence(stored: Stored) -> str:
+    """Say whether a death now would cost steps; empty: the job does not ask for live rollback, or nobody trains."""
+    if not _is_live_asked_for(stored) or stored.job.state is not JobState.RUNNING:
+        return ""
+    loaded = read_newest_events(stored.path, (EventKind.STATE_LOADED,), 2 * stored.job.worker_count)
+    reasons = {
+        f"rank {row.event.rank}: {row.event.details.removeprefix(NOT_LIVE)}"
+        for row in loaded
+        if row.event.generation == stored.job.generation and row.event.details.startswith(NOT_LIVE)
+    }
+    if reasons:
+        return f"not possible, so a death costs the steps since the newest checkpoint: {'; '.join(sorted(reasons))}"
+    return (
+        "while a rank survives between two optimizer steps, a death costs no step: training goes on from that rank's memory; "
+        "the checkpoint is for what no memory survives"
+    )
