@@ -49,7 +49,7 @@ from recovery.store.repository import SchedulerStore
 from recovery.store.writer import QUEUE_MAX, Writer
 from recovery.tls.process_channels import channel_of
 from recovery.tls.side import Side
-from recovery.transport.inspection import Inspection, Route, json_route
+from recovery.transport.inspection_server import Inspection, Route, json_route
 from recovery.transport.job_token import Authenticator, JobToken
 from recovery.transport.server import Server
 

@@ -1,4 +1,4 @@
-"""Asking a running scheduler what it shows: the other end of inspection.py."""
+"""Asking a running scheduler what it shows: the other end of inspection_server.py."""
 
 from __future__ import annotations
 

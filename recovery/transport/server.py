@@ -26,8 +26,15 @@ from recovery.transport.certified import certified, mismatch_of
 from recovery.transport.codec import decode_from_node, encode
 from recovery.transport.connection import CLOSE_S, Connection
 from recovery.transport.connection_limiter import ConnectionLimiter
-from recovery.transport.inspection import ACTION_BYTES_MAX, Inspection
-from recovery.transport.inspection_server import HEALTH_PATH, InspectionPages, body_of, refused, text_of
+from recovery.transport.inspection_server import (
+    ACTION_BYTES_MAX,
+    HEALTH_PATH,
+    Inspection,
+    InspectionPages,
+    body_of,
+    refused,
+    text_of,
+)
 from recovery.transport.job_token import CHALLENGE_PATH, SCHEME, Authenticator, Denied, Proven
 from recovery.transport.listening import BACKLOG, listening_sockets
 from recovery.transport.rejection_log import RejectionLog

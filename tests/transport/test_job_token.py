@@ -21,8 +21,8 @@ from recovery.transport import inspection_client, job_token
 from recovery.transport.access import Access
 from recovery.transport.client import Client, ConnectError
 from recovery.transport.codec import encode
-from recovery.transport.inspection import Inspection, json_route
 from recovery.transport.inspection_client import NoAnswerError
+from recovery.transport.inspection_server import Inspection, json_route
 from recovery.transport.job_token import Authenticator, Caller, Denied, JobToken, Proven
 from tests.faults.fault_proxy import FaultProxy
 from tests.transport.wire import (

@@ -7,7 +7,7 @@ import http.client
 import pytest
 
 from recovery.transport import inspection_client
-from recovery.transport.inspection import ACTION_BYTES_MAX, Inspection
+from recovery.transport.inspection_server import ACTION_BYTES_MAX, Inspection
 from tests.transport.wire import HOST, WAIT_S, in_thread, run, serving
 
 

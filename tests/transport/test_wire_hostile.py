@@ -12,7 +12,7 @@ import pytest
 from recovery.core.rules import Rules
 from recovery.transport import connection_limiter, rejection_log
 from recovery.transport.codec import encode
-from recovery.transport.inspection import Inspection, json_route
+from recovery.transport.inspection_server import Inspection, json_route
 from tests.transport.wire import (
     HANDSHAKE,
     HOST,
