@@ -6,12 +6,15 @@ so that no key and no copy of a list ever lies on a disk.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import ssl
 from collections.abc import Callable
+from contextvars import ContextVar
+
+from typing_extensions import override
 
 from recovery.errors import ChannelFileError
-from recovery.tls.alerts import AlertingContext
 from recovery.tls.material import Material
 from recovery.tls.revocation import pem_of
 from recovery.tls.side import Side
@@ -68,3 +71,47 @@ def _through_memory(data: bytes, load: Callable[[str], None]) -> None:
         load(f"/proc/self/fd/{descriptor}")
     finally:
         os.close(descriptor)
+
+
+send_alert: ContextVar[Callable[[bytes], None] | None] = ContextVar("send_alert", default=None)
+"""Where a handshake that is begun in this context writes its alert, past asyncio."""
+
+
+class _AlertingObject(ssl.SSLObject):
+    """One handshake and what follows."""
+
+    outgoing: ssl.MemoryBIO
+    send: Callable[[bytes], None] | None
+
+    @override
+    def do_handshake(self) -> None:
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError:
+            if self.send is not None:
+                with contextlib.suppress(OSError):
+                    self.send(self.outgoing.read())
+            raise
+
+
+class AlertingContext(ssl.SSLContext):
+    """A context whose failed handshakes send their alert."""
+
+    sslobject_class = _AlertingObject
+
+    @override
+    def wrap_bio(
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLObject:
+        """Begin one, and remember where it writes."""
+        made = super().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
+        assert isinstance(made, _AlertingObject), "it is made by sslobject_class"
+        made.outgoing, made.send = outgoing, send_alert.get()
+        return made

@@ -14,8 +14,8 @@ from typing import Any
 
 from typing_extensions import override
 
-from recovery.tls.alerts import send_alert
 from recovery.tls.channel import Channel
+from recovery.tls.contexts import send_alert
 from recovery.tls.handshakes import why_not_finished
 from recovery.transport.rejection_log import RejectionLog
 
