@@ -8,11 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from sqlalchemy import Connection
-from sqlalchemy.dialects.sqlite import insert
 
 from recovery import clock
-from recovery.store.meta import meta_text
-from recovery.store.models import META
+from recovery.store.meta import meta_text, set_meta
 
 _NAME = "last_write"
 
@@ -24,9 +22,7 @@ def note_write_time(connection: Connection, boot: str) -> None:
         connection: of the owner.
         boot: id of this boot of the machine; empty: unknown, and nothing is noted.
     """
-    value = f"{boot} {clock.boot_ms()}" if boot else ""
-    row = insert(META).values(name=_NAME, value=value)
-    connection.execute(row.on_conflict_do_update(index_elements=[META.c.name], set_={"value": value}))
+    set_meta(connection, _NAME, f"{boot} {clock.boot_ms()}" if boot else "")
 
 
 def ms_since_last_write(connection: Connection, path: Path) -> int | None:

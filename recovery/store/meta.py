@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sqlalchemy import Connection, select
+from sqlalchemy.dialects.sqlite import insert
 
 from recovery.errors import StoreError
 from recovery.store.models import META
@@ -28,3 +29,9 @@ def meta_text(connection: Connection, name: str, path: Path) -> str | None:
     if found is None or isinstance(found, str):
         return found
     raise StoreError("STORE_CORRUPT", path=str(path), reason=f"the row {name!r} of table meta is no text")
+
+
+def set_meta(connection: Connection, name: str, value: str) -> None:
+    """Write one value in the place of the one before, in the transaction of `connection`."""
+    row = insert(META).values(name=name, value=value)
+    connection.execute(row.on_conflict_do_update(index_elements=[META.c.name], set_={"value": value}))

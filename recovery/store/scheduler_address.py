@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sqlalchemy import Connection
-from sqlalchemy.dialects.sqlite import insert
 from typing_extensions import override
 
-from recovery.store.meta import meta_text
-from recovery.store.models import META
+from recovery.store.meta import meta_text, set_meta
 
 _NAME = "scheduler"
 _PORT_MAX, _DIGITS_MAX = 65_535, 5
@@ -30,9 +28,7 @@ class SchedulerAddress(NamedTuple):
 
 def note_scheduler_address(connection: Connection, address: SchedulerAddress) -> None:
     """Note it, in the transaction of a write."""
-    value = f"{address.host} {address.port}"
-    row = insert(META).values(name=_NAME, value=value)
-    connection.execute(row.on_conflict_do_update(index_elements=[META.c.name], set_={"value": value}))
+    set_meta(connection, _NAME, f"{address.host} {address.port}")
 
 
 def scheduler_address(connection: Connection, path: Path) -> SchedulerAddress | None:

@@ -26,7 +26,6 @@ from sqlalchemy import (
     select,
     true,
 )
-from sqlalchemy.dialects.sqlite import insert
 
 from recovery.core.copy_records import CopyRecord, CopyState
 from recovery.core.failed_work import FROM_ANOTHER, KINDS
@@ -44,8 +43,8 @@ from recovery.core.records import (
     ProcessRecord,
 )
 from recovery.errors import StoreError
-from recovery.store.meta import meta_text
-from recovery.store.models import CHECKPOINTS, COPIES, EVENTS, INCARNATIONS, META, NODES, PROCESSES
+from recovery.store.meta import meta_text, set_meta
+from recovery.store.models import CHECKPOINTS, COPIES, EVENTS, INCARNATIONS, NODES, PROCESSES
 from recovery.store.rows import SHAPES
 from recovery.store.stored_records import newest_own_save
 
@@ -180,8 +179,7 @@ class HistoryThinner:
         )
         for run, kind, count in connection.execute(failed).all():
             value = str(failed_before(connection, run, EventKind(kind), self._path) + count)
-            row = insert(META).values(name=_thinned(run, EventKind(kind)), value=value)
-            connection.execute(row.on_conflict_do_update(index_elements=[META.c.name], set_={"value": value}))
+            set_meta(connection, _thinned(run, EventKind(kind)), value)
 
 
 IS_FAILED_WORK = and_(

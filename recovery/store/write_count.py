@@ -13,11 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from sqlalchemy import Connection
-from sqlalchemy.dialects.sqlite import insert
 
 from recovery.errors import StoreError
-from recovery.store.meta import meta_text
-from recovery.store.models import META
+from recovery.store.meta import meta_text, set_meta
 from recovery.store.paths import companion
 
 _NAME = "commits"
@@ -56,9 +54,7 @@ class Commits:
 
     def add(self, connection: Connection) -> None:
         """One more write, in its own transaction."""
-        value = f"{self._identity} {self._count + 1}"
-        row = insert(META).values(name=_NAME, value=value)
-        connection.execute(row.on_conflict_do_update(index_elements=[META.c.name], set_={"value": value}))
+        set_meta(connection, _NAME, f"{self._identity} {self._count + 1}")
 
     def note(self) -> None:
         """The transaction is durable."""
