@@ -176,7 +176,7 @@ EVENTS = Table(
 
 META = Table("meta", METADATA, *_text("name", "value"), PrimaryKeyConstraint("name"))
 """Facts about the file: `owner` (scheduler, or worker:<node_id>) and `dirty` (1 while a process has it open), beside what
-write_count.py and boot_clock.py note."""
+meta.py, scheduler_address.py, thinning.py and write_count.py note."""
 
 VERSION = Table(
     "alembic_version",

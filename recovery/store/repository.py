@@ -17,11 +17,11 @@ from recovery import clock, log
 from recovery.core.policy.history import History
 from recovery.core.records import EventRecord, Record
 from recovery.errors import StoreError, StoreFullError
-from recovery.store.boot_clock import ms_since_last_write, note_write_time
 from recovery.store.connections import translated
 from recovery.store.contents import SchedulerRecords, WorkerRecords
 from recovery.store.engine import Database
 from recovery.store.lock import OwnerLock
+from recovery.store.meta import ms_since_last_write, note_write_time
 from recovery.store.paths import prepare_directory, refuse_links, scheduler_path, worker_path
 from recovery.store.rows import SHAPES, row_of
 from recovery.store.scheduler_address import SchedulerAddress, note_scheduler_address
