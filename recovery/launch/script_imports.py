@@ -1,15 +1,27 @@
-"""What a script imports, found by reading it: does it recover by itself, and on which framework does it train?"""
+"""What a script imports, and what it changes before, found by reading it: does it recover by itself, and on which framework does it train?"""
 
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from recovery.launch.script_side_effects import acts_before_import, parsed
+from recovery.frameworks import FRAMEWORKS
 
+_OF_OS = ("environ", "environb", "putenv", "unsetenv")
+_WATCHED = (
+    *(("os", name) for name in _OF_OS),
+    ("sys", "path"),
+    ("sys", "modules"),
+    ("sys", "meta_path"),
+    ("site", "addsitedir"),
+)
+_READ_ONLY = ("copy", "count", "get", "index", "items", "keys", "values")
+"""Methods that change nothing."""
+_PRELOADED = ("recovery", *(framework.name for framework in FRAMEWORKS))
+"""Imported by a template wherever the script imports them, in a function too."""
 _FILES_MAX = 1_000
 """A script with more files of its own beside it says by then what it imports."""
 
@@ -57,8 +69,7 @@ def parse_script(command: Sequence[str], directory: Path) -> Reading:
                 modules[module] = None
     acts = ""
     for path in files:
-        roots = {path.parent, directory}
-        acts = acts or acts_before_import(path, partial(_is_beside, roots=roots), _run_at_once)
+        acts = acts or _acts_before_import(path, {path.parent, directory})
     return Reading(frozenset(packages), tuple(modules), tuple(files), tuple(entry_points), acts)
 
 
@@ -89,7 +100,7 @@ def _files_of(root: Path, module: str) -> Iterator[Path]:
 
 def _modules_of(path: Path) -> Iterator[tuple[str, bool, bool]]:
     """Each with whether it is imported when the file is, and whether its name says all: a relative one's does not, nor does `*`."""
-    tree = parsed(path)
+    tree = _parsed(path)
     run = _run_at_once(tree)
     imports = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
     for node in sorted(imports, key=lambda node: node.lineno):
@@ -106,6 +117,14 @@ def _modules_of(path: Path) -> Iterator[tuple[str, bool, bool]]:
                 for name in node.names
                 if node.level or base
             )
+
+
+def _parsed(path: Path) -> ast.Module:
+    """A Python file; an empty one where it cannot be read or parsed, as its own start will say."""
+    try:
+        return ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return ast.Module([], [])
 
 
 def _run_at_once(tree: ast.Module) -> set[int]:
@@ -126,3 +145,79 @@ def _at_once(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
             yield from _at_once(statement.body)
         if isinstance(statement, ast.Try):
             yield from _at_once((*statement.orelse, *statement.finalbody))
+
+
+class _Found(NamedTuple):
+    line: int
+    changes: str
+    """What is changed; empty: it is an import."""
+    imports: str
+    """Module; empty: it changes something."""
+    at_once: bool
+
+
+def _acts_before_import(path: Path, roots: set[Path]) -> str:
+    """Say which line changes what imports see, before which import; empty: none.
+
+    A template that imports first would import in another world. Modules in the directories `roots` each process imports by itself.
+    """
+    tree = _parsed(path)
+    run = _run_at_once(tree)
+    found = sorted(
+        (action for node in ast.walk(tree) for action in _of(node, run)), key=lambda action: action.line
+    )
+    change: _Found | None = None
+    known = {*sys.stdlib_module_names, "__main__"}
+    for action in found:
+        package = action.imports.partition(".")[0]
+        if action.changes:
+            change = change or action
+        elif change is None:
+            known |= {package} if action.at_once else set()
+        elif (
+            (action.at_once or package in _PRELOADED)
+            and package not in known
+            and not _is_beside(action.imports, roots)
+        ):
+            return f"{path.name}, line {change.line}, changes {change.changes} before {package} is imported"
+    return ""
+
+
+def _of(node: ast.AST, run: set[int]) -> Iterator[_Found]:
+    if isinstance(node, ast.Import):
+        yield from (_Found(node.lineno, "", name.name, id(node) in run) for name in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        if node.module and not node.level:
+            yield _Found(node.lineno, "", node.module, id(node) in run)
+    else:
+        yield from (
+            _Found(target.lineno, name, "", at_once=False)
+            for target in _changed(node)
+            if (name := _watched(target))
+        )
+
+
+def _changed(node: ast.AST) -> Iterator[ast.expr]:
+    """Expressions whose value the node changes."""
+    if isinstance(node, (ast.Assign, ast.Delete)):
+        yield from node.targets
+    elif isinstance(node, (ast.AugAssign, ast.AnnAssign)):
+        yield node.target
+    elif isinstance(node, ast.Call):
+        function = node.func
+        if not (isinstance(function, ast.Attribute) and function.attr in _READ_ONLY):
+            yield function
+
+
+def _watched(expression: ast.expr) -> str:
+    """What of the watched is behind it: `os.environ` behind `os.environ["A"]` and `environ.update`."""
+    while True:
+        if isinstance(expression, ast.Attribute) and isinstance(expression.value, ast.Name):
+            pair = expression.value.id, expression.attr
+            if pair in _WATCHED:
+                return ".".join(pair)
+        if isinstance(expression, ast.Name):
+            return next((f"os.{name}" for name in _OF_OS if name == expression.id), "")
+        if not isinstance(expression, (ast.Attribute, ast.Subscript)):
+            return ""
+        expression = expression.value
