@@ -24,7 +24,6 @@ from recovery.core.records import EventKind
 from recovery.errors import RecoveryError, SettingError
 from recovery.launch import (
     background,
-    bottom_line,
     console,
     credentials,
     host_address,
@@ -123,7 +122,7 @@ def msrun(
         console.say(f"the job runs in the background (pid {pid}); `recovery stop {log_dir}` ends it")
         return 0
     shown: list[Coroutine[Any, Any, None]] = [follow(_tails(given, placed, log_dir))]
-    if given.progress and bottom_line.is_wanted() and not simulates:
+    if given.progress and status_line.is_wanted() and not simulates:
         shown.append(status_line.show(*scheduler, access, agent.starts))
     return _in_foreground(_run(agent, shown, environment), tuple if simulates else last_words)
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from rich.console import ConsoleRenderable, RenderHook
+from rich.control import Control
+from rich.segment import ControlType
 from rich.text import Text
+from typing_extensions import override
 
 from recovery import clock, job_line
-from recovery.launch import bottom_line, console
+from recovery.launch import console
 from recovery.transport import inspection_client
 from recovery.transport.access import Access
 
@@ -17,6 +22,50 @@ _POLL_MS = 1_000
 _POLL_WAITING_S = 0.2
 """A recovery takes less than a second where a worker is forked."""
 _POLL_WAITING_MS = round(_POLL_WAITING_S * 1000)
+_ERASED = Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2))
+
+
+class BottomLine(RenderHook):
+    """Drawn again below each line that is printed. Nothing is drawn while the terminal takes nothing: it would only wait before lines that count."""
+
+    def __init__(self) -> None:
+        """Empty."""
+        self._text = Text()
+
+    @override
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [_ERASED, *renderables, self._text]
+
+    def draw(self, text: Text) -> None:
+        """Show this from now on.
+
+        Raises:
+            OSError: the terminal is gone.
+        """
+        text.end = ""
+        self._text = text
+        if not console.output.is_behind:
+            console.console.print(Control())
+
+
+def is_wanted() -> bool:
+    """Is there a terminal on which a line can be erased? FORCE_COLOR makes no terminal of a pipe."""
+    return console.output.isatty() and not console.console.is_dumb_terminal
+
+
+@contextlib.contextmanager
+def shown() -> Iterator[BottomLine]:
+    """Have a line below all others within this block."""
+    line = BottomLine()
+    console.console.push_render_hook(line)
+    console.share_terminal(shared=True)
+    try:
+        yield line
+    finally:
+        console.share_terminal(shared=False)
+        console.console.pop_render_hook()
+        with contextlib.suppress(OSError):
+            console.console.print(_ERASED, end="")
 
 
 def text_of(view: Mapping[str, Any], parts: list[job_line.Part], *, width: int, ascii_only: bool) -> Text:
@@ -52,7 +101,7 @@ async def show(
         starts: gives the processes of this host, as of `job_line.waits_for`.
     """
     pace, silent_since_ms = job_line.Pace(), 0
-    with bottom_line.shown() as line:
+    with shown() as line:
         while True:
             width, now_ms = max(1, console.console.width - 1), clock.monotonic_ms()
             try:

@@ -22,9 +22,9 @@ DEADLINE_S = 120.0
 SPEAKER = """
 import sys
 from rich.text import Text
-from recovery.launch import bottom_line, console
+from recovery.launch import console, status_line
 from contextlib import nullcontext
-with bottom_line.shown() if bottom_line.is_wanted() else nullcontext() as line:
+with status_line.shown() if status_line.is_wanted() else nullcontext() as line:
     for number in range(int(sys.argv[1])):
         if line is not None:
             line.draw(Text(f"step {number}", style="green"))
