@@ -38,10 +38,9 @@ from recovery.launch.arguments import Arguments
 from recovery.launch.cpu_binding_file import BindFile
 from recovery.launch.flag_values import Restart
 from recovery.launch.job_completion import Completion
-from recovery.launch.job_view import Members
+from recovery.launch.job_view import SCHEDULER_HERE_S, EarlierJob, Members
 from recovery.launch.kernel_log import KernelLog
 from recovery.launch.launch_context import LaunchContext, Takeover
-from recovery.launch.leftover_ids import SCHEDULER_HERE_S, EarlierJob
 from recovery.launch.log_follow import Tail, follow
 from recovery.launch.preload import prepare_for, proxies_only
 from recovery.launch.scheduler_contact import Contact, SchedulerContact

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Protocol
 
 import msgspec
 
+from recovery import clock
 from recovery.core.ids import NodeId
 from recovery.core.policy.ranks import natural_key
 from recovery.core.records import JobState, NodeState
@@ -15,6 +17,11 @@ from recovery.launch.node_ids import is_of
 
 _MAY_BE_REFUSED = (NodeState.LOST.value, NodeState.SUSPECT.value)
 """A window guards the id of a lost node. A node that left may return at once, and one that is connected is there."""
+_ASK_AGAIN_S = 0.05
+_ANSWER_S = 1.0
+"""How long one answer may take: of a host that is not there nobody says that it is not."""
+SCHEDULER_HERE_S = 10.0
+"""A scheduler that this launcher starts on the store of a job answers within two seconds."""
 
 
 class KnownNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,3 +139,46 @@ class Members:
         if job is not None:
             self.note(job)
         return job is not None
+
+
+class EarlierJob:
+    """What the scheduler knows of this host's slots before their first processes start: an earlier launcher may have left lost ids behind.
+
+    One question for all processes of a launcher.
+    """
+
+    def __init__(
+        self, contact: SchedulerQueries, *, meanwhile: Callable[[], Awaitable[None]], patience_s: float
+    ) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            contact: with the scheduler.
+            meanwhile: what the first start waits for anyway. So long a scheduler that does not answer costs nothing.
+            patience_s: how long it is waited for in any case.
+        """
+        self._contact, self._meanwhile, self._patience_ms = contact, meanwhile, patience_s * 1000
+        self._asking: asyncio.Task[KnownJob | None] | None = None
+
+    async def known(self) -> KnownJob | None:
+        """What is known of the job; None: no answer came in time."""
+        if self._asking is None:
+            self._asking = asyncio.create_task(self._ask())
+        return await asyncio.shield(self._asking)
+
+    async def _ask(self) -> KnownJob | None:
+        begun_ms, meanwhile = clock.monotonic_ms(), asyncio.ensure_future(self._meanwhile())
+        try:
+            while (job := await self._answer()) is None:
+                if meanwhile.done() and clock.monotonic_ms() - begun_ms >= self._patience_ms:
+                    break
+                await asyncio.sleep(_ASK_AGAIN_S)
+        finally:
+            meanwhile.cancel()
+        return job
+
+    async def _answer(self) -> KnownJob | None:
+        try:
+            return await asyncio.wait_for(self._contact.known_job(), _ANSWER_S)
+        except asyncio.TimeoutError:
+            return None

@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 from recovery.launch.flag_values import Rejoin
 from recovery.launch.job_completion import Completion
-from recovery.launch.job_view import Members
+from recovery.launch.job_view import EarlierJob, Members
 from recovery.launch.kernel_log import KernelLog
-from recovery.launch.leftover_ids import EarlierJob
 from recovery.launch.placement import Placed
 from recovery.launch.ranks_to_take import MissingRank
 from recovery.launch.scheduler_contact import Contact

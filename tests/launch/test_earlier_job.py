@@ -8,8 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from recovery.core.ids import NodeId
-from recovery.launch.job_view import KnownJob, KnownNode
-from recovery.launch.leftover_ids import EarlierJob
+from recovery.launch.job_view import EarlierJob, KnownJob, KnownNode
 
 
 def job(*nodes: KnownNode, state: str = "interrupted") -> KnownJob:
