@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import ipaddress
 import logging
 import os
 import threading
@@ -12,8 +13,10 @@ from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
+from recovery.config import Settings, SettingsRole
 from recovery.errors import RecoveryError
 from recovery.transport.blocking_calls import Calls
+from recovery.transport.local_address import address_towards
 from recovery.worker.exec_in_place import close_in_children
 from recovery.worker.fetching import FetchRequest, FetchResult, NotFetchedError, fetch
 
@@ -181,3 +184,24 @@ class FileExchange:
         await self._drop()
         if self._server is not None:
             await self._server.stop()
+
+
+def serving_host(settings: Settings) -> str:
+    """At which address this node gives its files to others; empty: nobody is given anything. Looks a name up, so it may block.
+
+    A node that others know under a loopback address has no others on another host: there nothing is served unless
+    MS_CHECKPOINT_COPIES says that there are to be copies.
+    """
+    wanted = settings.rules.checkpoint_copies
+    if settings.role is not SettingsRole.WORKER or wanted == 0:
+        return ""
+    host = settings.worker_host or address_towards(settings.sched_host, settings.sched_port)
+    return host if wanted is not None or not _is_loopback(host) else ""
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        # A name, or nothing.
+        return not host or host == "localhost"

@@ -31,8 +31,7 @@ from recovery.transport.job_token import Authenticator, Caller, JobToken
 from recovery.worker.copy_work import CopyWork
 from recovery.worker.exec_in_place import close_in_children, replace_process, take_hangs, take_token
 from recovery.worker.executor import Executor, sentence_of
-from recovery.worker.file_address import host_of
-from recovery.worker.file_exchange import FileExchange
+from recovery.worker.file_exchange import FileExchange, serving_host
 from recovery.worker.held_copies import Copies
 from recovery.worker.jitter import jitter
 from recovery.worker.local_store import LocalStore
@@ -110,7 +109,7 @@ class WorkerService:
             ),
             world_size=rules.worker_count,
             access=self._access,
-            host=lambda: host_of(settings),
+            host=lambda: serving_host(settings),
             still_owns_rank=self.training_control.still_owns_rank,
         )
         self.object_storage = self._storage(settings.checkpoint_store, copies)

@@ -8,7 +8,7 @@ import pytest
 
 from recovery.config import load
 from recovery.transport.local_address import address_towards
-from recovery.worker.file_address import host_of
+from recovery.worker.file_exchange import serving_host
 
 WORKER = {
     "MS_ROLE": "MS_WORKER",
@@ -36,7 +36,7 @@ WORKER = {
     ],
 )
 def test_a_node_serves_where_others_are(given: dict[str, str], expected: str) -> None:
-    assert host_of(load({**WORKER, **given})) == expected
+    assert serving_host(load({**WORKER, **given})) == expected
 
 
 def test_the_address_towards_a_host_is_one_of_this_machine() -> None:
