@@ -38,12 +38,7 @@ class Agent:
     """One per launcher."""
 
     def __init__(self, placed: Sequence[Placed], context: LaunchContext) -> None:
-        """Note what is to run; `run` does.
-
-        Args:
-            placed: the processes of this host.
-            context: what they share.
-        """
+        """Note what is to run; `run` does."""
         self._context = context
         self._incidents = Incidents(context.log_dir)
         self._keepers = [ProcessKeeper(process, context, self._incidents) for process in placed]

@@ -17,10 +17,6 @@ _TOKEN, _PATH = "MS_JOB_TOKEN", "MS_RECOVERY_PATH"
 def of_launcher(environment: Mapping[str, str], address: str) -> Caller:
     """What the launcher of a host says. It may be the first process of the job: then the token is made here.
 
-    Args:
-        environment: that its processes get.
-        address: of this host.
-
     Raises:
         SettingError: MS_JOB_TOKEN or MS_RECOVERY_PATH is wrong.
         RecoveryPathError: the token's file cannot be read or made.

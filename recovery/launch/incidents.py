@@ -67,11 +67,7 @@ class Incidents:
     """Of one launcher."""
 
     def __init__(self, directory: Path) -> None:
-        """Files that are there stay.
-
-        Args:
-            directory: where the incidents are kept.
-        """
+        """Files that are there stay."""
         self._directory = directory
         self.newest: Incident | None = None
         """The last that was no consequence of another; None: nothing has failed."""

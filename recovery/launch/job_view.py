@@ -101,11 +101,7 @@ class Members:
     """Which processes were let in, as far as it was asked. What is known needs no question when a process has died."""
 
     def __init__(self, contact: SchedulerQueries) -> None:
-        """Nothing is asked yet.
-
-        Args:
-            contact: with the scheduler.
-        """
+        """Nothing is asked yet."""
         self._contact = contact
         self._pids: dict[str, int] = {}
         """By node id: the process that held it last."""

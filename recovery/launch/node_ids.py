@@ -60,12 +60,7 @@ class NodeIds:
         return self._give_fresh(number, wanted_slot or self.current, taken)
 
     def begin_after(self, earlier: NodeId, *, taken: Container[str]) -> str:
-        """Choose the id of the first start, where an earlier launcher has left one behind. Gives what a person should know.
-
-        Args:
-            earlier: the id that it replaces.
-            taken: ids that the scheduler knows.
-        """
+        """Choose the id of the first start, where an earlier launcher has left one behind. Gives what a person should know."""
         return self._give_fresh(2, earlier, taken) if self.fresh else ""
 
     def _give_fresh(self, number: int, replaces: NodeId, taken: Container[str]) -> str:

@@ -252,15 +252,7 @@ def _threads_of_workers(arguments: Arguments, host: Host) -> dict[str, str]:
 
 
 def taker(arguments: Arguments, host: Host, script: Script, rank: int, holder: NodeId) -> Placed:
-    """The process that takes over a lost rank of another host. It is a standby until it has it.
-
-    Args:
-        arguments: as for the workers of this host.
-        host: this one.
-        script: as for the workers.
-        rank: which is lost.
-        holder: the node that held it.
-    """
+    """The process that takes over a lost rank of another host. It is a standby until it has it."""
     here = str(arguments.node_rank) if arguments.node_rank >= 0 else _name_of(host.address)
     like = _standby(arguments, 0, host, script)
     node_id = NodeId(f"takeover_{rank}_by_{here}")

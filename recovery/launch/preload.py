@@ -57,11 +57,7 @@ def prepare_for(command: PythonCommand, words: Sequence[str], directory: Path) -
 
 
 def proxies_only(directory: Path) -> Prepare:
-    """Say what the template of worker proxies imports whose programs are spawned.
-
-    Args:
-        directory: where they are started.
-    """
+    """Say what the template of worker proxies imports whose programs are spawned."""
     return Prepare(modules=(*_ENGINE, *_OF_THE_PROXY), shadows=(str(directory),), of_one=OF_ONE)
 
 

@@ -63,13 +63,7 @@ class ProcessKeeper:
     """One per process of this host."""
 
     def __init__(self, placed: Placed, context: LaunchContext, incidents: Incidents) -> None:
-        """Note what is to run; `keep` does.
-
-        Args:
-            placed: the process.
-            context: what it shares with the others.
-            incidents: where its failures are kept.
-        """
+        """Note what is to run; `keep` does."""
         self.placed = placed
         self.child: Child | None = None
         """Its process; None: it does not run."""

@@ -69,14 +69,7 @@ def shown() -> Iterator[BottomLine]:
 
 
 def text_of(view: Mapping[str, Any], parts: list[job_line.Part], *, width: int, ascii_only: bool) -> Text:
-    """The line as it is drawn.
-
-    Args:
-        view: of the job.
-        parts: of the line.
-        width: of the terminal.
-        ascii_only: it shows no other characters.
-    """
+    """The line as it is drawn."""
     waits = job_line.is_waiting(view)
     if not waits:
         parts = job_line.with_bar(parts, job_line.training_of(view), ascii_only=ascii_only)

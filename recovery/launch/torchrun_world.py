@@ -16,13 +16,7 @@ def program_address(session: Session) -> str:
 
 
 def program_variables(session: Session, address: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """What this rank's program reads of its world.
-
-    Args:
-        session: of this generation.
-        address: where they meet.
-        environment: the program's own.
-    """
+    """What this rank's program reads of its world."""
     host, _, port = address.rpartition(":")
     return {**_interfaces(session, environment), "MASTER_ADDR": host, "MASTER_PORT": port}
 

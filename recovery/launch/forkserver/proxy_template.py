@@ -27,13 +27,7 @@ class ProgramTemplate(ForkRequests):
     """The proxy's side of it."""
 
     def __init__(self, link: socket.socket, pid: int, request: Fork) -> None:
-        """Note it.
-
-        Args:
-            link: to it.
-            pid: of it, a child of this process.
-            request: by which this process was begun.
-        """
+        """Note it."""
         self.environment = {
             os.fsdecode(name): os.fsdecode(value) for name, value in request.environment.items()
         }
