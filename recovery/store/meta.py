@@ -19,11 +19,6 @@ boot means nothing after another: then nobody knows, and a window runs on from w
 def meta_text(connection: Connection, name: str, path: Path) -> str | None:
     """Read one value, in the transaction of `connection`.
 
-    Args:
-        connection: to the file.
-        name: of the value.
-        path: of the file, for the error.
-
     Returns:
         None: the file does not say.
 

@@ -51,11 +51,6 @@ def check_rows(connection: Connection, path: Path, *, is_worker: bool) -> None:
 
     What is only history (`core/policy/history.py`) does not: a long one would delay each start.
 
-    Args:
-        connection: to the file, within a transaction.
-        path: of the file, for the error.
-        is_worker: it is a worker's file, and not the scheduler's.
-
     Raises:
         StoreError: names table and key.
     """

@@ -113,13 +113,7 @@ class HistoryThinner:
     """Of one open file: knows when the next look is due."""
 
     def __init__(self, connection: Connection, path: Path, kinds: Sequence[History]) -> None:
-        """Go on counting where earlier processes were: the rows of a table number themselves.
-
-        Args:
-            connection: to the file, within a transaction.
-            path: of the file.
-            kinds: what it holds.
-        """
+        """Go on counting, within a transaction, where earlier processes were: the rows of a table number themselves."""
         self._path, self._kinds = path, kinds
         self._written = {
             kind: (connection.execute(select(func.max(_rowid)).select_from(_table(kind))).scalar() or 0)

@@ -54,11 +54,6 @@ class MemoryCopies:
     def directory(self, job: str, run: RunId, rank: Rank) -> Path:
         """Where the contributions of a rank lie; its parent is there.
 
-        Args:
-            job: as of `hold`.
-            run: of which run of it.
-            rank: whose.
-
         Raises:
             OSError: there is no directory for the job.
         """

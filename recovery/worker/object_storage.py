@@ -114,12 +114,6 @@ class ObjectStorage:
 
         Asked once in a process: a process that was not restarted has its disk.
 
-        Args:
-            job: whose.
-            run: of which run of it.
-            rank: whose contribution.
-            held: what this node has.
-
         Returns:
             What was brought, to be offered like any other; empty: nothing, and the log says why.
         """

@@ -43,10 +43,6 @@ class SlotNotes:
     def read(self, recovery_path: Path, job: str) -> Notes:
         """Look what they know of another job than this one, unless one of them knows this one. Reading needs no lock.
 
-        Args:
-            recovery_path: where the stores lie.
-            job: the scheduler's.
-
         Raises:
             RecoveryPathError: the path cannot be listed.
         """
