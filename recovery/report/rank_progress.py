@@ -115,13 +115,7 @@ def starting_again(reason: str) -> str:
 
 
 def progress_of_ranks(stored: Stored, processes: RunningProcesses, noted: Notes) -> tuple[RankProgress, ...]:
-    """Every worker, by rank.
-
-    Args:
-        stored: the scheduler's state.
-        processes: which of them run.
-        noted: what the workers wrote themselves.
-    """
+    """Every worker, by rank."""
     found = []
     for node in stored.workers:
         own = noted.by_node.get(str(node.node_id), WorkerNotes())

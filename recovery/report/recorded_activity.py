@@ -46,13 +46,7 @@ ByGeneration = Mapping[int, Mapping[str, Sequence[RecordedInterval]]]
 def recorded_intervals(
     activity: Iterable[Written[ActivityRecord]], run: int, log: EventIndex
 ) -> ByGeneration:
-    """Turn the records of a run into intervals by the scheduler's clock.
-
-    Args:
-        activity: what the ranks recorded, of any run.
-        run: which.
-        log: the scheduler's events of the run.
-    """
+    """Turn the records of a run into intervals by the scheduler's clock."""
     found: dict[int, dict[str, list[RecordedInterval]]] = {}
     for piece in sorted(activity, key=lambda piece: (piece.record.generation, piece.record.number)):
         record = piece.record

@@ -72,13 +72,7 @@ def status(stored: Stored) -> dict[str, Any]:
 
 
 def status_of_view(view: dict[str, Any], last: Sequence[StoredEvent], *, place: str) -> dict[str, Any]:
-    """The same keys from what a running scheduler shows (`recovery.core.scheduler.views.job_view`).
-
-    Args:
-        view: its answer.
-        last: the newest of its events.
-        place: host and port.
-    """
+    """The same keys from what a running scheduler shows (`recovery.core.scheduler.views.job_view`)."""
     rows = node_rows(view)
     workers = [
         row for row in rows if row["role"] == Role.WORKER.value and row["place"] == SlotState.RANK.value

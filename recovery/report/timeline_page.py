@@ -84,13 +84,7 @@ class Scale(NamedTuple):
 
 
 def page(timeline: Timeline, *, job: str, state: str) -> str:
-    """The whole page.
-
-    Args:
-        timeline: of a run.
-        job: its id.
-        state: of the job.
-    """
+    """The whole page."""
     wall_s = (timeline.end_ms - timeline.begin_ms) / 1000
     facts = [
         (f"{timeline.goodput:.1%}", "of the time was useful (goodput)"),

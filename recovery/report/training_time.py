@@ -91,13 +91,7 @@ class TrainingTimes:
     def __init__(
         self, events: Sequence[StoredEvent], activity: Iterable[Written[ActivityRecord]], *, run: int
     ) -> None:
-        """Put the event log and the ranks' own records together.
-
-        Args:
-            events: of the run, oldest first.
-            activity: what the ranks recorded, of any run.
-            run: which.
-        """
+        """Put the event log, oldest first, and the ranks' own records together."""
         log = EventIndex(events)
         recorded = recorded_intervals(activity, run, log)
         self.log = EventIndex(with_first_steps(log, recorded)) if recorded else log

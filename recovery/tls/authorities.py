@@ -24,10 +24,6 @@ from recovery.tls.checked_files import read_public
 def read_authorities(path: Path, now: datetime.datetime) -> tuple[x509.Certificate, ...]:
     """Read the authorities.
 
-    Args:
-        path: of a PEM file.
-        now: this moment, with its time zone.
-
     Raises:
         ChannelFileError: the file cannot be read, or holds something else.
         CertificateError: an authority is not valid now, or too weak.

@@ -74,10 +74,6 @@ def is_on(settings: SecureChannel) -> bool:
 def channel_of(settings: SecureChannel, side: Side) -> Channel | None:
     """Make the channel of one side; None: TLS is off.
 
-    Args:
-        settings: what the environment says.
-        side: the listening or the dialling one.
-
     Raises:
         SecureChannelError: TLS is on, and something of its material is wrong.
     """
@@ -94,10 +90,7 @@ def channel_of(settings: SecureChannel, side: Side) -> Channel | None:
 
 
 def arguments_of(settings: SecureChannel) -> dict[str, str | bool | None]:
-    """Give what a framework takes for TLS connections of its own, by the names of the seeds; None: nobody has said it.
-
-    Args:
-        settings: what the environment says. TLS is on.
+    """Where TLS is on, give what a framework takes for connections of its own, by the names of the seeds; None: nobody has said it.
 
     Raises:
         SecureChannelError: no config.json is named, or a password's file is wrong.
@@ -115,9 +108,6 @@ def arguments_of(settings: SecureChannel) -> dict[str, str | bool | None]:
 
 def variables_of(settings: SecureChannel) -> dict[str, str]:
     """Give the variables with which a scheduler that this process starts speaks as this process does.
-
-    Args:
-        settings: what the environment says.
 
     Raises:
         UsageError: the script has given the scheduler's password, which goes into no variable.

@@ -75,13 +75,7 @@ class InspectionPages:
         return self._actions.get(request.path) if request.method == "POST" else None
 
     def answer(self, request: web.BaseRequest, action: Action | None, body: bytes) -> web.Response:
-        """Do it, or show it.
-
-        Args:
-            request: of a peer that may ask.
-            action: as `action_of` says.
-            body: of the request.
-        """
+        """Do it, or show it."""
         return self._show(request) if action is None else self._act(request, action, body)
 
     def _show(self, request: web.BaseRequest) -> web.Response:
