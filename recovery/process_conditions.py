@@ -5,7 +5,7 @@ Noted once, at the first start, and restored at each later one, however that beg
 
 Environment and command line are whole arguments of each start, so they are not rows. Threads are: by processors, and OMP_NUM_THREADS.
 
-Only the standard library is imported: exec_child.py loads this file by itself.
+Only the standard library is imported: pre_exec.py loads this file by itself.
 """
 
 from __future__ import annotations

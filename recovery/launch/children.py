@@ -18,7 +18,7 @@ from typing_extensions import override
 from recovery import clock
 from recovery.readable import is_readable
 
-_EXEC = str(Path(__file__).with_name("exec_child.py"))
+_PRE_EXEC = str(Path(__file__).with_name("pre_exec.py"))
 _TRACKER = b"multiprocessing.resource_tracker"
 _TRACKER_MS = 1_000
 """It takes milliseconds; one that is stopped is not waited for much longer than that."""
@@ -33,7 +33,7 @@ def tied(command: Sequence[str], conditions: Mapping[str, Any] | None = None) ->
         command: what the child is to run.
         conditions: that it runs under (recovery.process_conditions); what is not named is as in this process.
     """
-    return [sys.executable, "-I", "-S", _EXEC, str(os.getpid()), json.dumps(conditions or {}), *command]
+    return [sys.executable, "-I", "-S", _PRE_EXEC, str(os.getpid()), json.dumps(conditions or {}), *command]
 
 
 class Child:

@@ -16,7 +16,7 @@ import psutil
 import recovery
 from recovery.errors import ROWS
 from recovery.launch.children import SpawnedChild, signal_group, tied
-from recovery.launch.exec_child import CANNOT_BE_STARTED
+from recovery.launch.pre_exec import CANNOT_BE_STARTED
 from tests.pace import wait_for
 
 PRINT_CPUS = (sys.executable, "-c", "import os; print(*sorted(os.sched_getaffinity(0)))")

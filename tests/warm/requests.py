@@ -21,7 +21,7 @@ _READ_BY = {
     "mindspore": ("OMP_", "GLOG_", "VLOG_", "OPENCV_", "MS_SIMULATION_LEVEL", "MS_SUBMODULE_LOG_v"),
 }
 """Variables of these names work only in a process that begins with them."""
-_TYING = ("-I", "-S", "exec_child.py")
+_TYING = ("-I", "-S", "pre_exec.py")
 """How the engine begins a child that ends with its parent: by a program that becomes the child's."""
 
 

@@ -1,4 +1,4 @@
-"""A program of its own, between a child's fork and its program: `python -I -S exec_child.py PARENT CONDITIONS COMMAND ...`.
+"""A program of its own, between a child's fork and its program: `python -I -S pre_exec.py PARENT CONDITIONS COMMAND ...`.
 
 What a child must do before its program begins cannot be done between fork and exec by a parent with threads: a lock that one of
 them holds at the fork is held for ever in the child. So this small program does it, and becomes the child's program by exec.
