@@ -37,7 +37,6 @@ from recovery.launch.agent import Agent
 from recovery.launch.arguments import Arguments
 from recovery.launch.cpu_binding_file import BindFile
 from recovery.launch.flag_values import Restart
-from recovery.launch.job_completion import Completion
 from recovery.launch.job_view import SCHEDULER_HERE_S, EarlierJob, Members
 from recovery.launch.kernel_log import KernelLog
 from recovery.launch.launch_context import LaunchContext, Takeover
@@ -45,6 +44,7 @@ from recovery.launch.log_follow import Tail, follow
 from recovery.launch.preload import prepare_for, proxies_only
 from recovery.launch.scheduler_contact import Contact, SchedulerContact
 from recovery.launch.start_method import ProcessStarter, TemplatePlan
+from recovery.launch.worker_completion import WorkerCompletion
 from recovery.store.paths import scheduler_path
 from recovery.tls.process_channels import channel_of
 from recovery.tls.side import Side
@@ -105,7 +105,7 @@ def msrun(
             takeover_after_ms, lambda rank: placement.taker(given, host, program, rank.rank, rank.holder)
         ),
         beginner=beginner,
-        completion=None if simulates else Completion(status),
+        completion=None if simulates else WorkerCompletion(status),
         kernel_log=KernelLog(),
         stop_grace_s=stop_grace_s,
         saves_at_end=not program.supervised,

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from recovery.launch.flag_values import Rejoin
-from recovery.launch.job_completion import Completion
 from recovery.launch.job_view import EarlierJob, Members
 from recovery.launch.kernel_log import KernelLog
 from recovery.launch.placement import Placed
 from recovery.launch.ranks_to_take import MissingRank
 from recovery.launch.scheduler_contact import Contact
 from recovery.launch.start_method import ProcessStarter
+from recovery.launch.worker_completion import WorkerCompletion
 
 
 class Takeover(NamedTuple):
@@ -45,7 +45,7 @@ class LaunchContext(NamedTuple):
     """How ranks of other hosts are started here; None: never."""
     beginner: ProcessStarter
     """Begins them."""
-    completion: Completion | None
+    completion: WorkerCompletion | None
     """Knows whether a worker that ended with 0 was done; None: every one was, a dry run has no scheduler to ask."""
     kernel_log: KernelLog
     """Says of what a process was killed."""

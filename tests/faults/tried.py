@@ -83,7 +83,7 @@ TRIED = (
     ),
     Tried(
         "Exit code 0 in the middle of training was taken for done; peers waited, and an innocent rank was blamed",
-        "`tests/cluster/test_early_exits.py`, `tests/launch/test_job_completion.py`",
+        "`tests/cluster/test_early_exits.py`, `tests/launch/test_worker_completion.py`",
         "0fa2f12",
     ),
     Tried(

@@ -9,9 +9,9 @@ import pytest
 
 from recovery.core.ids import NodeId
 from recovery.core.scheduler.state import RUN_FINISHED
-from recovery.launch import job_completion
-from recovery.launch.job_completion import Completion
+from recovery.launch import worker_completion
 from recovery.launch.placement import Placed, ProcessKind
+from recovery.launch.worker_completion import WorkerCompletion
 from recovery.transport.inspection_client import NoAnswerError
 
 
@@ -33,25 +33,25 @@ def job(state: str, reason: str = "") -> dict[str, Any]:
     return {"state": state, "nodes": [{"node_id": "1", "reason": reason}, {"node_id": "0", "reason": ""}]}
 
 
-def is_done(known: Completion, node_id: str = "1") -> bool:
+def is_done(known: WorkerCompletion, node_id: str = "1") -> bool:
     return asyncio.run(known.includes_worker(NodeId(node_id), f"worker_{node_id}"))
 
 
 @pytest.mark.parametrize("state", ["forming", "running", "interrupted", "failed"])
 def test_nobody_is_done_before_the_job_is_finished(state: str) -> None:
-    assert not is_done(Completion(Scheduler(job(state))))
+    assert not is_done(WorkerCompletion(Scheduler(job(state))))
 
 
 def test_a_finished_job_is_asked_about_once() -> None:
     scheduler = Scheduler(job("finished"))
-    known = Completion(scheduler)
+    known = WorkerCompletion(scheduler)
     assert is_done(known)
     assert is_done(known, "0")
     assert scheduler.asked == 1
 
 
 def test_who_was_in_the_run_before_was_done() -> None:
-    known = Completion(Scheduler(job("forming", RUN_FINISHED)))
+    known = WorkerCompletion(Scheduler(job("forming", RUN_FINISHED)))
     assert is_done(known)
     assert not is_done(known, "0")
     assert not is_done(known, "7")
@@ -59,12 +59,12 @@ def test_who_was_in_the_run_before_was_done() -> None:
 
 def test_a_scheduler_that_is_started_again_is_waited_for() -> None:
     scheduler = Scheduler(NoAnswerError("refused"), NoAnswerError("refused"), job("running"))
-    assert not is_done(Completion(scheduler))
+    assert not is_done(WorkerCompletion(scheduler))
     assert scheduler.asked == 3
 
 
 def test_a_scheduler_of_this_host_that_was_done_answers_for_all() -> None:
-    known = Completion(Scheduler(NoAnswerError("refused")))
+    known = WorkerCompletion(Scheduler(NoAnswerError("refused")))
     scheduler = Placed(
         name="scheduler",
         kind=ProcessKind.SCHEDULER,
@@ -82,8 +82,8 @@ def test_a_scheduler_of_this_host_that_was_done_answers_for_all() -> None:
 def test_a_scheduler_that_never_answers_is_named_on_the_console(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(job_completion, "_PATIENCE_MS", 0)
-    assert is_done(Completion(Scheduler(NoAnswerError("refused"))))
+    monkeypatch.setattr(worker_completion, "_PATIENCE_MS", 0)
+    assert is_done(WorkerCompletion(Scheduler(NoAnswerError("refused"))))
     assert "worker_1: no scheduler says whether it was done (refused)" in " ".join(
         capsys.readouterr().out.split()
     )

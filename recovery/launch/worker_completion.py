@@ -22,7 +22,7 @@ _PATIENCE_MS = 10_000
 """How long a scheduler that does not answer is asked. Its relaunch takes a second or two; one whose job is over does not come back."""
 
 
-class Completion:
+class WorkerCompletion:
     """What one launcher knows of the end of its job."""
 
     def __init__(self, ask: Callable[[], Awaitable[Any]]) -> None:
