@@ -19,7 +19,7 @@ from types import FrameType
 from recovery.errors import CheckpointError
 from recovery.training import process_end
 from recovery.training.stop_signals import StopSignalReceived
-from recovery.worker import memory_lock
+from recovery.worker import memory_tier_hold
 from recovery.worker.service import WorkerService
 
 _logger = logging.getLogger("recovery.training")
@@ -102,7 +102,7 @@ def leave_unsent() -> None:
     error = _unsent.get(os.getpid())
     if error is not None:
         # Its handler does not follow any more, and what a job that is over has left in memory goes.
-        memory_lock.leave_all()
+        memory_tier_hold.leave_all()
         process_end.leave_at_exit(error.exit_code, str(error))
 
 

@@ -16,7 +16,7 @@ from recovery.errors import CheckpointError
 from recovery.training.pending_checkpoint import PendingCheckpoint
 from recovery.training.saver import Saver, Target
 from recovery.training.session import Session
-from recovery.worker import memory_lock
+from recovery.worker import memory_tier_hold
 
 _logger = logging.getLogger("recovery.training")
 
@@ -144,7 +144,7 @@ class MemoryCheckpoints:
 
 def _home_of(session: Session) -> MemoryHome:
     assert session.recovery_path is not None, "without recovery there are no checkpoints in memory"
-    return memory_lock.hold(
+    return memory_tier_hold.hold(
         session.memory.base, session.job, session.recovery_path, lambda: session.job_is_over
     )
 

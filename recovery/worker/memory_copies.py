@@ -13,7 +13,7 @@ from pathlib import Path
 from recovery.checkpoint import memory_tier
 from recovery.config import MemorySettings
 from recovery.core.ids import Rank, RunId
-from recovery.worker import memory_lock
+from recovery.worker import memory_tier_hold
 
 _SHARE = 4
 """The copies of a node take a quarter of what is free, where nobody says how much: as much as the host's own checkpoints there."""
@@ -47,7 +47,7 @@ class MemoryCopies:
         Raises:
             OSError: it cannot be made.
         """
-        root = memory_lock.hold(self._settings.base, job, self._recovery_path, self._job_is_over).root
+        root = memory_tier_hold.hold(self._settings.base, job, self._recovery_path, self._job_is_over).root
         self._roots.add(root)
         return root
 

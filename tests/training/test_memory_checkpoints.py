@@ -16,7 +16,7 @@ from recovery.core.messages import HeldCheckpoint
 from recovery.core.tiers import Tier, tier_of
 from recovery.training import capture
 from recovery.training.disk_schedule import DiskCommits
-from recovery.worker import memory_lock
+from recovery.worker import memory_tier_hold
 from tests.cluster.small_job import Tally
 from tests.training.test_capture import SIZE, Bytes
 from tests.training.test_save_out_of_turn import OneRank
@@ -82,8 +82,8 @@ def _leave_memory() -> Iterator[None]:
     """What a process holds until its end, a test lets go of at its own."""
     yield
     capture.of_this_process().close()
-    while memory_lock._homes:
-        memory_lock._homes.popitem()[1].home.leave(job_is_over=True)
+    while memory_tier_hold._homes:
+        memory_tier_hold._homes.popitem()[1].home.leave(job_is_over=True)
 
 
 @pytest.fixture

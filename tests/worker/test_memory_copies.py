@@ -15,7 +15,7 @@ from recovery.core.held import HeldCheckpoint
 from recovery.core.ids import Generation, Rank, RunId
 from recovery.core.tiers import Tier, tier_of
 from recovery.errors import CheckpointWriteError
-from recovery.worker import memory_lock
+from recovery.worker import memory_tier_hold
 from recovery.worker.held_copies import Copies, Ordered
 from tests.checkpoint.conftest import Save
 
@@ -27,8 +27,8 @@ BYTES = 1_000
 def _leave_memory() -> Iterator[None]:
     """What a process holds until its end, a test lets go of at its own."""
     yield
-    while memory_lock._homes:
-        memory_lock._homes.popitem()[1].home.leave(job_is_over=True)
+    while memory_tier_hold._homes:
+        memory_tier_hold._homes.popitem()[1].home.leave(job_is_over=True)
 
 
 @pytest.fixture
@@ -156,5 +156,5 @@ def test_a_job_whose_name_leads_elsewhere_stays_here(base: Path) -> None:
 
 def test_the_end_of_the_job_leaves_nothing(base: Path) -> None:
     arrive(copies(base), order())
-    memory_lock._homes.popitem()[1].home.leave(job_is_over=True)
+    memory_tier_hold._homes.popitem()[1].home.leave(job_is_over=True)
     assert list(base.iterdir()) == []
