@@ -35,8 +35,8 @@ from recovery.worker.file_exchange import FileExchange, serving_host
 from recovery.worker.held_copies import Copies
 from recovery.worker.jitter import jitter
 from recovery.worker.local_store import LocalStore
-from recovery.worker.machine_driver import Delivery
 from recovery.worker.object_storage import ObjectStorage
+from recovery.worker.stimulus_queue import StimulusQueue
 from recovery.worker.training_control import TrainingControl, Verdict
 
 _logger = logging.getLogger("recovery.worker")
@@ -209,7 +209,7 @@ class WorkerService:
             deliver=self._deliver,
             replace=self.replace_process,
         )
-        self._delivery = Delivery(
+        self._stimuli = StimulusQueue(
             lambda stimulus: self.machine.handle(stimulus, clock.monotonic_ms()),
             self._carry_out,
             self._end_by_fault,
@@ -225,8 +225,8 @@ class WorkerService:
 
     def _deliver(self, stimulus: s.WorkerStimulus) -> None:
         if self.progress is not None and _asks_for_progress(stimulus):
-            self._delivery.deliver(self.progress())
-        self._delivery.deliver(stimulus)
+            self._stimuli.deliver(self.progress())
+        self._stimuli.deliver(stimulus)
 
     def _carry_out(self, effect: WorkerEffect) -> None:
         self._executor.carry_out(effect)

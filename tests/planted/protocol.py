@@ -19,11 +19,11 @@ ANSWERS = (
     Bug(
         "a worker goes on with what a fault has left half changed",
         "I19",
-        "worker/machine_driver.py",
-        "Delivery._take",
+        "worker/stimulus_queue.py",
+        "StimulusQueue._take",
         "self._is_over = True",
         "self._is_over = False",
-        ("tests/worker/test_delivery.py::test_after_an_exception_nothing_more_is_taken",),
+        ("tests/worker/test_stimulus_queue.py::test_after_an_exception_nothing_more_is_taken",),
     ),
     Bug(
         "a message that is no request is taken for the repeat of one without a name",

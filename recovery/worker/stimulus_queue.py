@@ -9,7 +9,7 @@ from recovery.core.worker.effects import WorkerEffect
 from recovery.core.worker.stimuli import WorkerStimulus
 
 
-class Delivery:
+class StimulusQueue:
     """The way into one worker's machine. Everything here runs in the connection's thread."""
 
     def __init__(
