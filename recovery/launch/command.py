@@ -27,8 +27,8 @@ from recovery.launch import (
     console,
     credentials,
     host_address,
-    mistakes,
     placement,
+    preflight,
     python_command,
     script_imports,
     status_line,
@@ -82,8 +82,8 @@ def msrun(
     host = _this_host(given.master_addr)
     placed = placement.place(given, host, program)
     _check_programs(given)
-    looked = mistakes.Looked(given, environment, reading, placed, Path.cwd())
-    mistakes.look(looked, lambda text: console.say(text, style="yellow"))
+    looked = preflight.Looked(given, environment, reading, placed, Path.cwd())
+    preflight.look(looked, lambda text: console.say(text, style="yellow"))
     log_dir = _created(given.log_dir)
     simulates = given.sim_level >= 0
     scheduler = given.master_addr, given.master_port

@@ -11,7 +11,7 @@ import pytest
 
 from recovery.core.records import JobState
 from recovery.errors import RecoveryError
-from recovery.launch import mistakes, placement, script_imports
+from recovery.launch import placement, preflight, script_imports
 from recovery.launch.command import _this_host, msrun
 from recovery.store.repository import SchedulerStore
 from tests.launch.typed import parse
@@ -36,7 +36,7 @@ def lines(environment: dict[str, str], *words: str) -> list[str]:
     placed = placement.place(given, _this_host(given.master_addr), program)
     said: list[str] = []
     try:
-        mistakes.look(mistakes.Looked(given, environment, reading, placed, Path.cwd()), said.append)
+        preflight.look(preflight.Looked(given, environment, reading, placed, Path.cwd()), said.append)
     except RecoveryError as error:
         said.append(str(error))
     return said
