@@ -2,7 +2,7 @@
 
 May import: core (the durations and limits are its `Rules`), errors. Only settings.py reads os.environ.
 Start reading at table.py (one row per variable), then reader.py (one reader per kind of row), then settings.py (the rules that join
-several variables). start_methods.py and rank_table.py translate other ways to start a job into the same variables.
+several variables). foreign_launchers.py and rank_table.py translate other ways to start a job into the same variables.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 
+from recovery.config.foreign_launchers import StartedBy, recognise
 from recovery.config.secret import NOT_SHOWN, Secret
 from recovery.config.setting import Fate, Setting, SettingKind
-from recovery.config.start_methods import StartMethod, recognise
 from recovery.config.table import BY_NAME, SETTINGS
 from recovery.core.ids import NodeId
 from recovery.core.message_fields import NODE_ID_PATTERN
@@ -210,7 +210,7 @@ class Reader:
     def _source(self, name: str) -> str:
         if name in self.start.variables:
             return self.start.method.value
-        return StartMethod.DYNAMIC_CLUSTER.value if self.given(name) else "default"
+        return StartedBy.DYNAMIC_CLUSTER.value if self.given(name) else "default"
 
 
 def _within(row: Setting, number: int, unit: int) -> bool:

@@ -15,9 +15,9 @@ from types import FrameType
 
 import msgspec
 
+from recovery.config.foreign_launchers import StartedBy
 from recovery.config.reader import Reader, Source
 from recovery.config.secret import Secret
-from recovery.config.start_methods import StartMethod
 from recovery.core.ids import NodeId
 from recovery.core.rules import Rules
 from recovery.errors import SettingError
@@ -63,7 +63,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that the environment holds about this process. Durations are in `rules`, in milliseconds."""
 
     role: SettingsRole
-    start_method: StartMethod
+    started_by: StartedBy
     node_id: NodeId | None
     """None: unset (the caller draws a random one), and always None in the scheduler, whose node id never matters."""
     sched_host: str
@@ -127,7 +127,7 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
     _ = reader.whole("MS_TAKEOVER_AFTER"), reader.whole("MS_STOP_GRACE")
     return Settings(
         role=role,
-        start_method=reader.start.method,
+        started_by=reader.start.method,
         node_id=node_id,
         sched_host=sched_host,
         sched_port=sched_port,

@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from recovery import log, process_conditions
-from recovery.config.start_methods import SUPERVISED
+from recovery.config.foreign_launchers import SUPERVISED
 from recovery.launch import peer_errors, torchrun_world
 from recovery.launch.forkserver import proxy_template
 from recovery.launch.placement import named_first

@@ -14,7 +14,7 @@ import sys
 from typing_extensions import assert_never
 
 from recovery.config import Settings
-from recovery.config.start_methods import StartMethod
+from recovery.config.foreign_launchers import StartedBy
 from recovery.tls import process_channels
 from recovery.transport.local_address import is_local
 
@@ -28,10 +28,10 @@ def start_if_due(settings: Settings) -> None:
     Raises:
         UsageError: the script has said something of TLS that cannot be handed on.
     """
-    match settings.start_method:
-        case StartMethod.DYNAMIC_CLUSTER:
+    match settings.started_by:
+        case StartedBy.DYNAMIC_CLUSTER:
             return
-        case StartMethod.OPENMPI | StartMethod.RANK_TABLE:
+        case StartedBy.OPENMPI | StartedBy.RANK_TABLE:
             if settings.node_id == "0":
                 _start_if_absent(settings)
         case _ as unknown:

@@ -1,4 +1,4 @@
-"""Other ways to start a job than MS_* variables: mpirun and rank tables, translated into the MS_* variables that mean the same.
+"""Launchers that set no MS_* variables: mpirun, and what gives each process a rank table. Theirs are translated into the MS_* variables that mean the same.
 
 A variable that is set stays as it is. With MS_ROLE set, the process is started as a dynamic cluster, whatever else is there.
 """
@@ -21,8 +21,8 @@ SUPERVISED = "MS_SUPERVISED"
 _LOOPBACK = "127.0.0.1"
 
 
-class StartMethod(str, Enum):
-    """How the process learned its place."""
+class StartedBy(str, Enum):
+    """From what the process learned its place."""
 
     DYNAMIC_CLUSTER = "environment"
     OPENMPI = "mpirun"
@@ -32,7 +32,7 @@ class StartMethod(str, Enum):
 class Start(msgspec.Struct, frozen=True, kw_only=True):
     """What was recognised."""
 
-    method: StartMethod
+    method: StartedBy
     variables: dict[str, str]
     """MS_* variables that follow from it and were not set."""
 
@@ -62,7 +62,7 @@ def recognise(environ: Mapping[str, str]) -> Start:
                     method=method,
                     variables={name: value for name, value in found.items() if not environ.get(name)},
                 )
-    return Start(method=StartMethod.DYNAMIC_CLUSTER, variables={})
+    return Start(method=StartedBy.DYNAMIC_CLUSTER, variables={})
 
 
 def _openmpi(environ: Mapping[str, str]) -> dict[str, str]:
@@ -96,8 +96,8 @@ def _rank_table(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-_METHODS: tuple[tuple[tuple[str, ...], StartMethod, Callable[[Mapping[str, str]], dict[str, str]]], ...] = (
-    (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), StartMethod.OPENMPI, _openmpi),
-    (("RANK_TABLE_FILE", "RANK_ID"), StartMethod.RANK_TABLE, _rank_table),
+_METHODS: tuple[tuple[tuple[str, ...], StartedBy, Callable[[Mapping[str, str]], dict[str, str]]], ...] = (
+    (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), StartedBy.OPENMPI, _openmpi),
+    (("RANK_TABLE_FILE", "RANK_ID"), StartedBy.RANK_TABLE, _rank_table),
 )
 """The variables that show a method, and what they mean."""
