@@ -20,7 +20,7 @@ from recovery.launch.last_save import save_last
 from recovery.launch.launch_context import LaunchContext
 from recovery.launch.placement import Placed, ProcessKind
 from recovery.launch.process_supervisor import GRACE_S, ProcessKeeper
-from recovery.launch.restarts import Next, exit_code_of
+from recovery.launch.restart_policy import Next, exit_code_of
 from recovery.launch.takeover_processes import RankTakers
 
 _POLL_S = 1.0

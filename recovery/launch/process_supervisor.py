@@ -34,7 +34,15 @@ from recovery.launch.job_view import KnownJob
 from recovery.launch.launch_context import LaunchContext
 from recovery.launch.node_ids import NodeIds
 from recovery.launch.placement import Placed, ProcessKind, environment_of
-from recovery.launch.restarts import SHORT_ATTEMPT_MS, Decision, Ended, Next, as_surplus, decide, describe
+from recovery.launch.restart_policy import (
+    SHORT_ATTEMPT_MS,
+    Decision,
+    Ended,
+    Next,
+    as_surplus,
+    decide,
+    describe,
+)
 
 GRACE_S = 5.0
 """From SIGTERM to SIGKILL: a worker that shuts down takes less than a second."""

@@ -78,7 +78,7 @@ TRIED = (
     ),
     Tried(
         "One failed write of the scheduler's store ended the whole job",
-        "`tests/cluster/test_launcher_failures.py`, `tests/launch/test_restarts.py`",
+        "`tests/cluster/test_launcher_failures.py`, `tests/launch/test_restart_policy.py`",
         "30033aa",
     ),
     Tried(

@@ -24,7 +24,7 @@ from recovery.launch.kernel_log import KernelLog
 from recovery.launch.launch_context import LaunchContext
 from recovery.launch.placement import Placed, ProcessKind
 from recovery.launch.process_supervisor import Outcome, ProcessKeeper
-from recovery.launch.restarts import Next
+from recovery.launch.restart_policy import Next
 from recovery.launch.scheduler_contact import Contact
 from recovery.launch.start_method import ProcessStarter
 

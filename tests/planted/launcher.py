@@ -34,16 +34,16 @@ LAUNCHER: tuple[Bug, ...] = (
         "StoreError",
         'Row("STORE_WRITE", 36, Cause.TEMPORARY, "{path}: a write failed ({reason}) and is not tried again on the same file. Check the disk, then start this process again.", "A write or fsync failed for another reason than space. The process must end and start again from what is on disk.")',
         'Row("STORE_WRITE", 36, Cause.PERMANENT, "{path}: a write failed ({reason}) and is not tried again on the same file. Check the disk, then start this process again.", "A write or fsync failed for another reason than space. The process must end and start again from what is on disk.")',
-        ("tests/launch/test_restarts.py::test_the_table",),
+        ("tests/launch/test_restart_policy.py::test_the_table",),
     ),
     Bug(
         "a surplus worker ends the job",
         "I4",
-        "launch/restarts.py",
+        "launch/restart_policy.py",
         "",
         "not ended.was_member",
         "ended.was_member",
-        ("tests/launch/test_restarts.py::test_the_table",),
+        ("tests/launch/test_restart_policy.py::test_the_table",),
     ),
     Bug(
         "a file that an earlier process has left speaks for the next",
@@ -79,11 +79,11 @@ LAUNCHER: tuple[Bug, ...] = (
     Bug(
         "a script that fails behind its training is started again, and ends with 0",
         "I4",
-        "launch/restarts.py",
+        "launch/restart_policy.py",
         "",
         "lambda ended: ended.training_done",
         "lambda ended: False",
-        ("tests/launch/test_restarts.py::test_the_table",),
+        ("tests/launch/test_restart_policy.py::test_the_table",),
     ),
     Bug(
         "a host that was cut off loses processes that would have come back",
@@ -170,11 +170,11 @@ LAUNCHER: tuple[Bug, ...] = (
     Bug(
         "a standby that fails for good ends the job",
         "I4",
-        "launch/restarts.py",
+        "launch/restart_policy.py",
         "decide",
         "ended.recovery_enabled",
         "not ended.recovery_enabled",
-        ("tests/launch/test_restarts.py::test_the_table",),
+        ("tests/launch/test_restart_policy.py::test_the_table",),
     ),
     Bug(
         "a worker that the job waits for fails for good, and the job waits on",

@@ -18,7 +18,7 @@ from recovery.launch.forkserver import proc_cmdline
 from recovery.launch.forkserver.fork_messages import Fork
 from recovery.launch.forkserver.fork_requests import BEGIN_S, ForkRequests, NotBegun
 from recovery.launch.python_command import parse_python_command as read_command
-from recovery.launch.restarts import describe
+from recovery.launch.restart_policy import describe
 
 _STDOUT, _STDERR = 1, 2
 

@@ -27,7 +27,7 @@ from recovery.launch.children import end_session, has_ended, status_of, tied
 from recovery.launch.forkserver import fork_messages
 from recovery.launch.forkserver.fork_messages import Prepare, Prepared, Unsafe
 from recovery.launch.forkserver.fork_requests import BEGIN_S, ForkRequests, NotBegun
-from recovery.launch.restarts import describe
+from recovery.launch.restart_policy import describe
 
 _PROGRAM = str(Path(__file__).with_name("template_process.py"))
 READY_S = 300.0

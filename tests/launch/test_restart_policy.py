@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from recovery.errors import ROWS, Cause, Row, cause_of
-from recovery.launch.restarts import WINDOW_MS, Ended, Next, decide, describe, exit_code_of
+from recovery.launch.restart_policy import WINDOW_MS, Ended, Next, decide, describe, exit_code_of
 
 
 def ended(**fields: Any) -> Ended:
