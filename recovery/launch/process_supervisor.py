@@ -16,12 +16,7 @@ from typing_extensions import assert_never
 from recovery import clock, owner_files, process_identity
 from recovery.core.ids import NodeId
 from recovery.end_note import FinishedFile
-from recovery.errors import (
-    ROWS,
-    Cause,
-    LaunchFailedError,
-    cause_of,
-)
+from recovery.errors import ROWS, Cause, LaunchFailedError, cause_of
 from recovery.job_line import Start
 from recovery.launch import console
 from recovery.launch.attempt import Attempt
@@ -50,8 +45,6 @@ _SOON_MS = 60_000
 """An attempt shorter than this is soon over: an error that needs longer to show again may be another one."""
 _PASSES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC)
 """A start that fails for want of these may succeed later."""
-
-
 _JOB_IS_OVER = ("JOB_FAILED", "NO_COMMON_CHECKPOINT", "WAIT_TIMEOUT")
 """A process that ends so says it of the job, whether it held a rank or not."""
 

@@ -28,11 +28,7 @@ from recovery.store.models import ACTIVITY, EVENTS, STEP_PROGRESS
 from recovery.store.paths import refused, scheduler_path, worker_path
 from recovery.store.rows import SHAPES, record_of
 from recovery.store.scheduler_address import SchedulerAddress, scheduler_address
-from recovery.store.stored_records import (
-    records_of,
-    scheduler_records,
-    worker_records,
-)
+from recovery.store.stored_records import records_of, scheduler_records, worker_records
 from recovery.store.thinning import IS_FAILED_WORK, failed_before
 
 RecordType = TypeVar("RecordType", bound=msgspec.Struct)

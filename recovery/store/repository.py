@@ -25,11 +25,7 @@ from recovery.store.meta import ms_since_last_write, note_write_time
 from recovery.store.paths import prepare_directory, refuse_links, scheduler_path, worker_path
 from recovery.store.rows import SHAPES, row_of
 from recovery.store.scheduler_address import SchedulerAddress, note_scheduler_address
-from recovery.store.stored_records import (
-    check_rows,
-    scheduler_records,
-    worker_records,
-)
+from recovery.store.stored_records import check_rows, scheduler_records, worker_records
 from recovery.store.thinning import OF_SCHEDULER, OF_WORKER, HistoryThinner, Thinned
 
 _logger = logging.getLogger("recovery.store")
