@@ -28,7 +28,7 @@ from recovery.report.rank_progress import stored_newest_step
 from recovery.report.stored import SlotState, Stored
 from recovery.store.reader import read_newest_events, read_worker
 from recovery.transport.local_address import is_local
-from recovery.worker.local_search import prefix_of
+from recovery.worker.checkpoint_search import prefix_of
 
 _SCHEDULER_STARTS = (EventKind.SCHEDULER_STARTED, EventKind.SCHEDULER_RESTARTED)
 

@@ -44,10 +44,10 @@ from recovery.core.worker.effects import (
 from recovery.core.worker.stimuli import WorkerTimer
 from recovery.errors import RecoveryError, StoreVersionError, exit_code_of
 from recovery.transport.client import Client, ConnectError
+from recovery.worker.checkpoint_search import Found
 from recovery.worker.copy_work import CopyWork
 from recovery.worker.finished_job import FinishedJob
 from recovery.worker.jitter import jitter
-from recovery.worker.local_search import Found
 from recovery.worker.local_store import LocalStore
 from recovery.worker.object_storage import ObjectStorage
 from recovery.worker.training_control import TrainingControl, Verdict

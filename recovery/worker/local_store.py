@@ -43,8 +43,8 @@ from recovery.errors import (
     StoreVersionError,
 )
 from recovery.store.paths import worker_path
+from recovery.worker.checkpoint_search import Found, copies_of, prefix_of, search
 from recovery.worker.exec_in_place import close_in_children, descriptors_of, end_before_exec
-from recovery.worker.local_search import Found, copies_of, prefix_of, search
 from recovery.worker.slot_history import SlotNotes, past_in
 
 if TYPE_CHECKING:

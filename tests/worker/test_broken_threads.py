@@ -27,12 +27,12 @@ from recovery.transport.access import Access
 from recovery.transport.blocking_calls import Calls
 from recovery.transport.client import Client
 from recovery.transport.job_token import Authenticator
+from recovery.worker.checkpoint_search import Found
 from recovery.worker.copy_work import CopyWork
 from recovery.worker.executor import Executor
 from recovery.worker.fetching import FetchRequest, FetchResult, NotFetchedError
 from recovery.worker.file_exchange import FileExchange
 from recovery.worker.held_copies import Copies
-from recovery.worker.local_search import Found
 from recovery.worker.local_store import LocalStore
 from recovery.worker.object_storage import ObjectStorage
 from recovery.worker.training_control import TrainingControl

@@ -15,7 +15,7 @@ from recovery.errors import RecoveryError, StoreError, StoreVersionError
 from recovery.store.reader import read_worker
 from recovery.store.repository import WorkerStore
 from recovery.worker import local_store
-from recovery.worker.local_search import Found
+from recovery.worker.checkpoint_search import Found
 from recovery.worker.local_store import LocalStore
 from tests.core.pasts import past
 from tests.scheduler.test_rebuild import JOB, generation, job, node, save, worker_store

@@ -14,7 +14,7 @@ from recovery.core.ids import Generation, NodeId, Rank, RunId
 from recovery.core.messages import HeldCheckpoint, Offer
 from recovery.core.records import DirectoryRecord
 from recovery.store.reader import read_worker
-from recovery.worker.local_search import Found
+from recovery.worker.checkpoint_search import Found
 from recovery.worker.local_store import LocalStore
 from tests.scheduler.test_rebuild import JOB, generation, job, node, save, worker_store
 from tests.transport.wire import run

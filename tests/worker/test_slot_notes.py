@@ -17,7 +17,7 @@ from recovery.store import reader
 from recovery.store.contents import WorkerRecords
 from recovery.store.reader import read_worker
 from recovery.store.repository import WorkerStore
-from recovery.worker.local_search import Found
+from recovery.worker.checkpoint_search import Found
 from recovery.worker.local_store import LocalStore
 from recovery.worker.slot_history import Notes, SlotNotes
 from tests.scheduler.test_rebuild import JOB, generation, job, node, save
