@@ -13,7 +13,7 @@ from recovery.cli.formats import Format, print_line, show_rows
 from recovery.cli.options import AsJson, Rows, chosen
 from recovery.errors import UsageError
 from recovery.report import tables
-from recovery.tls import inventory, issue
+from recovery.tls import issue, issued_certificates
 
 
 class Action(str, Enum):
@@ -53,7 +53,7 @@ def certs(  # noqa: PLR0913, PLR0917 - the options of a command
         taken = issue.Authority(directory, clock.utc_now()).revoke(name)
         print_line(f"{len(taken)} certificates of {name} taken back; {directory / issue.LIST} says so")
     else:
-        rows = tables.CERTIFICATES.rows(inventory.list_of(directory, clock.utc_now()))
+        rows = tables.CERTIFICATES.rows(issued_certificates.list_of(directory, clock.utc_now()))
         show_rows(tables.CERTIFICATES, rows, chosen(form, as_json=as_json))
 
 

@@ -15,7 +15,7 @@ from cryptography import x509
 
 from recovery.core.ids import NodeId
 from recovery.errors import ChannelFileError, SecureChannelError, UsageError
-from recovery.tls import bundle, checked_files, config_file, inventory, issue, material
+from recovery.tls import bundle, checked_files, config_file, issue, issued_certificates, material
 from recovery.tls.contexts import context_of
 from recovery.tls.identity import Identity, identity_of
 from recovery.tls.side import Side
@@ -81,7 +81,7 @@ def test_a_revoked_name_is_refused_and_shown(place: Path) -> None:
     assert shake(context_of(after), context_of(client))[0] == "certificate revoked"
     with pytest.raises(SecureChannelError, match="TLS_CERT_REVOKED"):
         loaded(place, Side.CLIENT)
-    states = {one.name: one.state for one in inventory.list_of(place, NOW)}
+    states = {one.name: one.state for one in issued_certificates.list_of(place, NOW)}
     assert states["client"] == "revoked"
     assert states["w0"] == "valid"
 
@@ -174,7 +174,7 @@ def test_nothing_is_overwritten(place: Path) -> None:
 
 def test_a_directory_without_an_authority_is_named(tmp_path: Path) -> None:
     with pytest.raises(ChannelFileError, match="FILE_MISSING"):
-        inventory.list_of(tmp_path, NOW)
+        issued_certificates.list_of(tmp_path, NOW)
 
 
 @pytest.mark.parametrize("file", [issue.LIST, f"{issue.ISSUED}/0.crt"])
@@ -183,7 +183,10 @@ def test_a_directory_without_an_authority_is_named(tmp_path: Path) -> None:
 )
 def test_a_damaged_file_of_an_authority_is_named(place: Path, file: str, data: bytes) -> None:
     (place / file).write_bytes(data)
-    for ask in (lambda: inventory.list_of(place, NOW), lambda: issue.Authority(place, NOW).revoke("w0")):
+    for ask in (
+        lambda: issued_certificates.list_of(place, NOW),
+        lambda: issue.Authority(place, NOW).revoke("w0"),
+    ):
         with pytest.raises(UsageError, match=f"{file}: is damaged"):
             ask()
 
