@@ -22,7 +22,7 @@ from recovery.core.messages import FromNode, FromScheduler, Refused, Register
 from recovery.core.principals import Principal, PrincipalKind
 from recovery.core.rules import Rules
 from recovery.errors import RecoveryError
-from recovery.transport.certified import certified, mismatch_of
+from recovery.transport.certificate_match import certified, mismatch_of
 from recovery.transport.codec import decode_from_node, encode
 from recovery.transport.connection import CLOSE_S, Connection
 from recovery.transport.connection_limiter import ConnectionLimiter

@@ -5,7 +5,10 @@ from __future__ import annotations
 from tests.planted.bug import Bug
 
 _CONTEXTS, _WIRE = "tests/tls/test_contexts.py::", "tests/transport/test_wire_tls.py::"
-_CERTIFIED, _HANDSHAKES = "tests/transport/test_certified.py::", "tests/transport/test_tls_handshakes.py::"
+_CERTIFIED, _HANDSHAKES = (
+    "tests/transport/test_certificate_match.py::",
+    "tests/transport/test_tls_handshakes.py::",
+)
 _RENEWED = "tests/tls/test_renewed_files.py::"
 _MATERIAL = "tests/tls/test_bad_material.py::test_what_is_wrong_is_named"
 
@@ -132,7 +135,7 @@ SECURE_CHANNEL = (
     Bug(
         "a certificate's node id is not compared",
         "I4",
-        "transport/certified.py",
+        "transport/certificate_match.py",
         "mismatch_of",
         "covers(identity.node_id, message.node_id)",
         "message.node_id",
@@ -141,7 +144,7 @@ SECURE_CHANNEL = (
     Bug(
         "a certificate counts for every id that begins like its own",
         "I4",
-        "transport/certified.py",
+        "transport/certificate_match.py",
         "covers",
         "first == named and (not later or _LATER_START.fullmatch(later) is not None)",
         "first == named",
@@ -150,7 +153,7 @@ SECURE_CHANNEL = (
     Bug(
         "a certificate makes its holder another one than it has proven to be",
         "I15",
-        "transport/certified.py",
+        "transport/certificate_match.py",
         "certified",
         "if proven is None:",
         "if proven is None or proven.name != named.name:",

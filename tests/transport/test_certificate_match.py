@@ -10,7 +10,7 @@ from recovery.core.messages import Admitted, Exited, Refused
 from recovery.core.principals import AuthMethod, Principal, PrincipalKind
 from recovery.tls.side import Side
 from recovery.transport.access import Access
-from recovery.transport.certified import covers
+from recovery.transport.certificate_match import covers
 from recovery.transport.job_token import Authenticator, Caller, JobToken
 from tests.tls.made import CLIENT
 from tests.tls.test_contexts import World, signed
