@@ -40,9 +40,6 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
 def recognise(environ: Mapping[str, str]) -> Start:
     """Find out how this process was started.
 
-    Args:
-        environ: the variables of this process.
-
     Raises:
         UsageError: `recovery msrun` took the script for one that knows nothing of recovery.
         SettingError: ranks are on several hosts, and the address of the scheduler is not set; the rank table is none, or not this job's.

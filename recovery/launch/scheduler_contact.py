@@ -98,13 +98,7 @@ class SchedulerContact(Contact):
     """With the scheduler at one address."""
 
     def __init__(self, host: str, port: int, access: Access) -> None:
-        """Nothing is asked yet.
-
-        Args:
-            host: of the scheduler.
-            port: its own.
-            access: what this launcher proves, and the channel.
-        """
+        """Nothing is asked yet."""
         self._host, self._port, self._access = host, port, access
 
     @override

@@ -85,14 +85,7 @@ def text_of(view: Mapping[str, Any], parts: list[job_line.Part], *, width: int, 
 async def show(
     host: str, port: int, access: Access, starts: Callable[[], Mapping[str, job_line.Start]]
 ) -> None:
-    """Keep the line up to date until cancelled.
-
-    Args:
-        host: of the scheduler.
-        port: its own.
-        access: to it.
-        starts: gives the processes of this host, as of `job_line.waits_for`.
-    """
+    """Keep the line up to date until cancelled. `starts` gives the processes of this host, as of `job_line.waits_for`."""
     pace, silent_since_ms = job_line.Pace(), 0
     with shown() as line:
         while True:

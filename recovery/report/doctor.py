@@ -194,12 +194,7 @@ def _owner(path: Path) -> Iterator[Check]:
 
 
 def _lost_store(path: Path, host: str) -> Iterator[Check]:
-    """A job that its scheduler does not know any more would be refused by the next one, if that is started here.
-
-    Args:
-        path: the recovery path.
-        host: of the next scheduler.
-    """
+    """A job that its scheduler does not know any more would be refused by the next one, if that is started here."""
     try:
         lost = lost_in(path)
     except RecoveryError as error:

@@ -10,12 +10,7 @@ from recovery.report.timeline import Timeline, read_timeline
 
 
 def lines_of(recovery_path: Path, log_dir: Path) -> list[str]:
-    """Sum the newest run up, in two lines. Errors as of `read_stored`.
-
-    Args:
-        recovery_path: of the job.
-        log_dir: where its launcher keeps the logs of this host.
-    """
+    """Sum the newest run up, in two lines. Errors as of `read_stored`."""
     stored = read_stored(recovery_path)
     timeline, _ = read_timeline(stored)
     return [

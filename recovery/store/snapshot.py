@@ -59,11 +59,7 @@ def read_snapshot(path: Path, question: Callable[[Connection], Answer], accept_w
 
 
 def compile_statements(question: Callable[[Connection], object]) -> None:
-    """Ask an empty store in memory, so that the next to ask, this process or a fork of it, finds the statements compiled.
-
-    Args:
-        question: as for `read`.
-    """
+    """Ask an empty store in memory, so that the next to ask, this process or a fork of it, finds the statements compiled."""
     mark = _source.set(None)
     try:
         with closing(_ENGINE.connect()) as connection, connection.begin():

@@ -123,12 +123,7 @@ class HistoryThinner:
         """By kind, rows of its table that were written since the last look."""
 
     def thin(self, connection: Connection, written: Mapping[type[msgspec.Struct], int]) -> Thinned:
-        """Delete what is over the bounds, in the transaction of a write.
-
-        Args:
-            connection: of the owner.
-            written: how many rows of each class are written.
-        """
+        """Delete what is over the bounds, in the transaction of a write."""
         total, events = 0, list[EventRecord]()
         for kind in self._kinds:
             self._written[kind] += written.get(_ROWS[kind].record, 0)

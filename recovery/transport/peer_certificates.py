@@ -62,12 +62,7 @@ def certificate_of(request: web.BaseRequest, channel: Channel) -> PeerCertificat
 
 
 async def watch(channel: Channel, connections: Mapping[ConnectionId, Judged]) -> None:
-    """Take new files, log what expires, and cut off peers that are revoked. Ends when it is cancelled.
-
-    Args:
-        channel: the listening side's.
-        connections: those that are open, as they change.
-    """
+    """Take new files, log what expires, and cut off peers that are revoked. Ends when it is cancelled."""
     newest = _Judgement(clock.monotonic_ms(), channel.material)
     while True:
         try:
