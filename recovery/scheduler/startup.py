@@ -26,6 +26,21 @@ from recovery.store.repository import SchedulerStore
 _logger = logging.getLogger("recovery.scheduler")
 _DESCRIPTORS_MAX = 1_048_576
 """Linux allows no process more unless fs.nr_open was changed; a hard limit of "unlimited" means this many."""
+_CORE_DUMP_FILTER = Path("/proc/self/coredump_filter")
+
+
+def keep_memory_out_of_core_dumps() -> None:
+    """Keep this process's memory, with the job's token and the channel's keys, out of its core dumps and those of all that it starts.
+
+    For the scheduler only. It runs nobody's code but ours, so nobody misses its memory; a dump of a training process is its owner's tool.
+    Unlike a limit on the size of dumps this also holds where the kernel hands them to a program, as systemd-coredump.
+    """
+    try:
+        _CORE_DUMP_FILTER.write_text("0", encoding="ascii")
+    except OSError as error:
+        _logger.warning(
+            "event=core_dumps_hold_memory %s; a core dump of the scheduler holds the job's token", error
+        )
 
 
 def raise_descriptor_limit() -> None:

@@ -61,9 +61,9 @@ def serve(settings: Settings, *, with_pid: int | None = None) -> NoReturn:
     Raises:
         RecoveryError: as `recovery.scheduler.service.serve`.
     """
-    from recovery.scheduler import core_dumps, service  # noqa: PLC0415 - workers never need it
+    from recovery.scheduler import service, startup  # noqa: PLC0415 - workers never need it
 
-    core_dumps.keep_memory_out()
+    startup.keep_memory_out_of_core_dumps()
     try:
         service.serve(settings, with_pid=with_pid)
     except service.StoppedBySignal as stopped:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from recovery.scheduler import core_dumps
+from recovery.scheduler import startup
 from tests.protocol.conftest import Scheduler
 
 
@@ -25,6 +25,6 @@ def test_where_the_kernel_does_not_let_it_choose_it_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    monkeypatch.setattr(core_dumps, "_FILTER", tmp_path / "nowhere" / "coredump_filter")
-    core_dumps.keep_memory_out()
+    monkeypatch.setattr(startup, "_CORE_DUMP_FILTER", tmp_path / "nowhere" / "coredump_filter")
+    startup.keep_memory_out_of_core_dumps()
     assert "event=core_dumps_hold_memory" in caplog.text
