@@ -22,6 +22,11 @@ _ANSWER_S = 1.0
 """How long one answer may take: of a host that is not there nobody says that it is not."""
 SCHEDULER_HERE_S = 10.0
 """A scheduler that this launcher starts on the store of a job answers within two seconds."""
+_VERDICT_MS = 15_000
+"""How long the scheduler may take to find another process for a rank, or none: three offers that nobody answers."""
+_VERDICT_POLL_S = 0.2
+_SILENT_MS = 5_000
+"""How long a scheduler that has answered before may be silent meanwhile: it is started again in a second or two."""
 
 
 class KnownNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,3 +183,41 @@ class EarlierJob:
             return await asyncio.wait_for(self._contact.known_job(), _ANSWER_S)
         except asyncio.TimeoutError:
             return None
+
+
+async def is_taken_over(
+    scheduler: SchedulerQueries,
+    is_needed: Callable[[KnownJob], bool],
+    report: Callable[[], Awaitable[None]],
+    *,
+    informed: int,
+    was_heard: bool,
+) -> bool:
+    """The rank of a process that is not started again: does another process take it? False where that is not known in time.
+
+    The scheduler decides, and may be started again meanwhile.
+
+    Args:
+        scheduler: is asked.
+        is_needed: whether a job still waits for the process that is given up.
+        report: says once more that it is. A scheduler stores nothing of that, so each one that was started meanwhile is informed.
+        informed: the incarnation of the scheduler that knows; 0: of none.
+        was_heard: whether any scheduler of the job has ever answered.
+    """
+    heard_ms = clock.monotonic_ms()
+    give_up_ms = heard_ms + _VERDICT_MS
+    while clock.monotonic_ms() < give_up_ms:
+        job = await scheduler.known_job()
+        if job is not None:
+            heard_ms = clock.monotonic_ms()
+            if job.is_over:
+                return False
+            if not is_needed(job):
+                return True
+            if job.scheduler.incarnation > informed:
+                informed = job.scheduler.incarnation
+                await report()
+        elif not was_heard or clock.monotonic_ms() - heard_ms > _SILENT_MS:
+            return False
+        await asyncio.sleep(_VERDICT_POLL_S)
+    return False

@@ -22,10 +22,9 @@ from recovery.launch import console
 from recovery.launch.attempt import Attempt
 from recovery.launch.children import Child, SpawnedChild, end
 from recovery.launch.flag_values import Rejoin
-from recovery.launch.given_up_rank import is_taken
 from recovery.launch.hung_nodes import LostNode
 from recovery.launch.incidents import Failure, Incidents
-from recovery.launch.job_view import KnownJob
+from recovery.launch.job_view import KnownJob, is_taken_over
 from recovery.launch.launch_context import LaunchContext
 from recovery.launch.node_ids import NodeIds
 from recovery.launch.placement import Placed, ProcessKind, environment_of
@@ -367,7 +366,7 @@ class ProcessKeeper:
             return False
         report = partial(self._tell, attempt, pid, gives_up=True)
         is_needed = partial(KnownJob.needs, first=self.placed.node_id, is_standby=self._is_standby)
-        return await is_taken(
+        return await is_taken_over(
             context.contact, is_needed, report, informed=self._informed, was_heard=bool(context.members.ids)
         )
 

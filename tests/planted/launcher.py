@@ -237,8 +237,8 @@ LAUNCHER: tuple[Bug, ...] = (
     Bug(
         "a scheduler that is started again never hears that a process was given up",
         "I14",
-        "launch/given_up_rank.py",
-        "is_taken",
+        "launch/job_view.py",
+        "is_taken_over",
         "informed = job.scheduler.incarnation\nawait report()",
         "informed = job.scheduler.incarnation",
         (
@@ -248,8 +248,8 @@ LAUNCHER: tuple[Bug, ...] = (
     Bug(
         "a worker that ends while the scheduler is started again ends the job that a standby could save",
         "I14",
-        "launch/given_up_rank.py",
-        "is_taken",
+        "launch/job_view.py",
+        "is_taken_over",
         "not was_heard or clock.monotonic_ms() - heard_ms > _SILENT_MS",
         "clock.monotonic_ms() - heard_ms >= 0",
         (
