@@ -19,7 +19,7 @@ Eleven facts of PyTorch 2.13 shape this file.
    all have left and the next world is formed. Where a peer has died with bytes unread, a send in the moment before gloo hears of it
    is lost all the same; the replacement of the process after MS_ABORT_TIMEOUT is for this.
 7. c10d asks a name server about every connection of its store, unless the address is of the family in which /etc/hosts has it: rank 0
-   listens on a socket of its address's own family, which halves the questions (the rest: name_service.py).
+   listens on a socket of its address's own family, which halves the questions (the rest: `sockets.ask_again_soon`).
 8. c10d names a world by how often this process has begun one, and forgets the count only when a world that was formed is destroyed.
    Ranks of which some were interrupted while they formed the last world would look for each other under two names, for ever.
 9. A further group (`new_group`, a dimension of a device mesh) has sockets of its own, and a rank that waits in it is not woken by those of
@@ -53,7 +53,6 @@ from recovery.errors import UsageError
 from recovery.torch import nccl, sockets
 from recovery.torch.ended_groups import EndedGroups
 from recovery.torch.module_names import forget_compiled
-from recovery.torch.name_service import ask_again_soon
 from recovery.torch.session_interface import SessionInterface
 from recovery.torch.sharded import forget_meshes
 from recovery.training.exception_hook import exception_hook_kept
@@ -172,7 +171,7 @@ class World:
 
     def _form(self) -> None:
         session = self._session
-        ask_again_soon()
+        sockets.ask_again_soon()
         if nccl.NAME in self._backend:
             nccl.leave_its_end_to_us()
         sockets.use_interface_of(session.host)

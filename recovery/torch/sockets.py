@@ -1,4 +1,4 @@
-"""The sockets of a world, and how to end them under a thread that waits on them.
+"""The sockets of a world, how to end them under a thread that waits on them, and how patient they are with a name server.
 
 gloo wakes nobody whose own peer is alive, and aborting a group does not wake a gloo collective (torch 2.13: it returns at once, the
 waiter stays). Ending what the connected sockets read does: the collective fails within a millisecond with an ordinary error. What they send
@@ -133,3 +133,13 @@ def use_interface_of(host: str) -> None:
             if address.address.partition("%")[0] == str(wanted):
                 os.environ["GLOO_SOCKET_IFNAME"] = name  # noqa: TID251 - see above
                 return
+
+
+def ask_again_soon() -> None:
+    """Ask a silent name server again after 1 s, five times, instead of after 5 s, twice: a slow one still answers.
+
+    c10d asks for the name of every address that it might log, and asks for 127.0.0.1 as ::ffff:127.0.0.1, which /etc/hosts does not
+    answer: so every rank of a world costs some questions, and each lost datagram the resolver's whole timeout, 5 s. glibc reads this
+    once, before its first question; a user's own RES_OPTIONS stay.
+    """
+    os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:5")  # noqa: TID251 - the resolver reads it there only

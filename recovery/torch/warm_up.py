@@ -13,8 +13,8 @@ from torch import distributed
 from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel
 
-from recovery.torch.name_service import ask_again_soon
 from recovery.torch.random_state import capture_random_state, restore_random_state
+from recovery.torch.sockets import ask_again_soon
 from recovery.training.exception_hook import exception_hook_kept
 
 
