@@ -18,6 +18,14 @@ _logger = logging.getLogger("recovery.torch")
 _FOR_CPU = "gloo"
 _FOR_BOTH = "cpu:gloo,cuda:nccl"
 """As torch chooses where it is not told."""
+NCCL = "nccl"
+NCCL_VARIABLES = {
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "1",
+}
+"""Its watchdog neither ends the process nor holds its groups up. What a script or a person has set stays."""
 
 
 def number_of(local_rank: int, shown: int) -> int:
@@ -70,3 +78,9 @@ def take(session: SessionInterface, backend: str | None = None) -> str:
             chosen,
         )
     return chosen
+
+
+def leave_end_of_nccl_to_us() -> None:
+    """Set them (process_group.py, fact 11): a group reads them when it is made."""
+    for name, value in NCCL_VARIABLES.items():
+        os.environ.setdefault(name, value)  # noqa: TID251 - torch reads them there only

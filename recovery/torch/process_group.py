@@ -50,7 +50,7 @@ from torch.nn.parallel import distributed as data_parallel
 from recovery import clock
 from recovery.core.worker.wait_note import WAIT_NOTE_FIRST_MS, WAIT_NOTE_MS
 from recovery.errors import UsageError
-from recovery.torch import nccl, sockets
+from recovery.torch import devices, sockets
 from recovery.torch.ended_groups import EndedGroups
 from recovery.torch.module_names import forget_compiled
 from recovery.torch.session_interface import SessionInterface
@@ -172,8 +172,8 @@ class World:
     def _form(self) -> None:
         session = self._session
         sockets.ask_again_soon()
-        if nccl.NAME in self._backend:
-            nccl.leave_its_end_to_us()
+        if devices.NCCL in self._backend:
+            devices.leave_end_of_nccl_to_us()
         sockets.use_interface_of(session.host)
         _keep_bucket_layout()
         _watch_further_groups()
@@ -217,7 +217,7 @@ class World:
     def note_boundary(self, device: torch.device) -> None:
         """See the function of this name."""
         self.check_not_aborted()
-        if device.type == "cuda" and nccl.NAME in self._backend:
+        if device.type == "cuda" and devices.NCCL in self._backend:
             self._boundary = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch ships it without types
             self._boundary.record(torch.cuda.current_stream(device))
 
@@ -307,7 +307,7 @@ class World:
         count = self._break()
         if not self._form_left.is_set():
             threading.Thread(target=self._break_until_left, name="recovery-break-world", daemon=True).start()
-        if nccl.NAME in self._backend and distributed.is_initialized():
+        if devices.NCCL in self._backend and distributed.is_initialized():
             self._aborted = True
             # It may take seconds, in which the connection's thread would send no heartbeat.
             threading.Thread(target=self._abort, name="recovery-abort-world", daemon=True).start()

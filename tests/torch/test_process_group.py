@@ -18,7 +18,7 @@ import pytest
 from torch import distributed
 
 from recovery.errors import GenerationInterrupted
-from recovery.torch import nccl, process_group, sockets
+from recovery.torch import devices, process_group, sockets
 from recovery.torch.collective_errors import is_collective_error
 from recovery.torch.process_group import World
 from tests.pace import wait_for
@@ -252,12 +252,12 @@ def test_an_aborted_group_is_kept_before_torch_lets_go_of_it(
 def test_nccls_watchdog_is_told_to_leave_the_process_alone_unless_somebody_has_said_otherwise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in nccl.VARIABLES:
+    for name in devices.NCCL_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
-    nccl.leave_its_end_to_us()
-    assert {name: os.environ[name] for name in nccl.VARIABLES} == {
-        **nccl.VARIABLES,
+    devices.leave_end_of_nccl_to_us()
+    assert {name: os.environ[name] for name in devices.NCCL_VARIABLES} == {
+        **devices.NCCL_VARIABLES,
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
     }
 
