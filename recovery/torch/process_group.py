@@ -54,7 +54,7 @@ from recovery.torch import devices, sockets
 from recovery.torch.ended_groups import EndedGroups
 from recovery.torch.module_names import forget_compiled
 from recovery.torch.session_interface import SessionInterface
-from recovery.torch.sharded import forget_meshes
+from recovery.torch.spread import forget_meshes
 from recovery.training.exception_hook import exception_hook_kept
 from recovery.worker.exec_in_place import close_in_children
 

@@ -1,4 +1,4 @@
-"""What a sharded tensor is on disk: its local part, and beside it in words where that part belongs in the whole.
+"""What a sharded tensor is on disk: its local part, and beside it in words where that part belongs in the whole; and does that fit this program?
 
 A DTensor knows its mesh, and a mesh knows process groups: neither can be read without the world that it was made in. So the payload of a
 checkpoint holds plain local tensors, and under `shards` the shard map, which is made of numbers, text and lists only:
@@ -11,7 +11,7 @@ checkpoint holds plain local tensors, and under `shards` the shard map, which is
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -21,8 +21,8 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from recovery.errors import CheckpointStateError
+from recovery.torch import module_names
 from recovery.torch.payload import SHARDS
-from recovery.torch.spread import local
 
 At = tuple[Hashable, ...]
 """Where a value stands in a payload: the keys and positions on the way to it."""
@@ -80,7 +80,8 @@ def split(payload: Mapping[str, Any]) -> dict[str, Any]:
             return value
         mesh = meshes.setdefault(key_of(value.device_mesh), len(meshes))
         entries.append({"at": at, "mesh": mesh, **_described(at, value)})
-        return local(value)
+        with torch.no_grad():
+            return value.to_local().detach()
 
     taken_apart = mapped(dict(payload), change)
     if not entries:
@@ -192,3 +193,74 @@ def _placement(words: list[Any]) -> Placement:
 
 def _key(mesh: Mapping[str, Any]) -> MeshKey:
     return tuple(mesh["shape"]), tuple(mesh["names"]), tuple(mesh["ranks"])
+
+
+def is_sharded(parts: Mapping[str, Iterable[Any]]) -> bool:
+    """Is any tensor of these parts a DTensor?"""
+    return any(True for _ in _sharded(parts))
+
+
+def put_back(payload: Mapping[str, Any], parts: Mapping[str, list[Any]]) -> dict[str, Any]:
+    """Make DTensors of this world out of a rank's own file.
+
+    Args:
+        payload: as `split` made it, of this rank.
+        parts: the objects that it will be loaded into, without wrappers.
+
+    Raises:
+        CheckpointStateError: it was saved on another mesh, or placed in another way on this one. Nothing was loaded: a load would
+            move shards between the ranks, which not all of them may be waiting for.
+    """
+    meshes = {key_of(tensor.device_mesh): tensor.device_mesh for tensor in _sharded(parts)}
+    joined = join(payload, meshes)
+    saved = dict(tensors_in({"parts": joined["parts"]}))
+    for at, here in _targets(parts, saved):
+        _compare(at, saved[at], here)
+    return joined
+
+
+def _targets(
+    parts: Mapping[str, list[Any]], saved: Mapping[At, torch.Tensor]
+) -> Iterator[tuple[At, torch.Tensor]]:
+    """What the tensors of the file will be copied into. An optimizer has none of its own before its first step: it takes the file's."""
+    states = {
+        name: [
+            {} if isinstance(item, torch.optim.Optimizer) else module_names.state_of(item) for item in items
+        ]
+        for name, items in parts.items()
+    }
+    for at, here in tensors_in({"parts": states}):
+        if at in saved:
+            yield at, here
+
+
+def _compare(at: At, saved: torch.Tensor, here: torch.Tensor) -> None:
+    if isinstance(saved, DTensor) != isinstance(here, DTensor):
+        there, now = ("is sharded", "is not") if isinstance(saved, DTensor) else ("is whole", "is sharded")
+        raise other_mesh(at, f"{there}, and the one of this program {now}")
+    if isinstance(saved, DTensor) and isinstance(here, DTensor) and saved.placements != here.placements:
+        raise other_mesh(at, f"is placed by {saved.placements}, the one of this program by {here.placements}")
+
+
+def _sharded(parts: Mapping[str, Iterable[Any]]) -> Iterator[DTensor]:
+    for items in parts.values():
+        for item in items:
+            for tensor in _tensors_of(item):
+                if isinstance(tensor, DTensor):
+                    yield tensor
+
+
+def _tensors_of(item: Any) -> Iterator[torch.Tensor]:
+    if isinstance(item, torch.nn.Module):
+        yield from item.parameters()
+        yield from item.buffers()
+    elif isinstance(item, torch.optim.Optimizer):
+        yield from parameters_of(item)
+    else:
+        # A wrapper around a model, running averages.
+        yield from (tensor for _, tensor in tensors_in(item.state_dict()))
+
+
+def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Its parameters, in the order by which its state_dict numbers them."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

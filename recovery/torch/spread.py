@@ -1,15 +1,25 @@
-"""Is a tensor spread over the ranks, and which part of it has this one? Asks without importing what spreads tensors: that takes most of a second."""
+"""Tensors that are spread over the ranks: FSDP2, HSDP, tensor parallel, whatever else is made of DTensors.
+
+Asks without importing what spreads them, nor shard_map.py, which works on them: either takes most of a second, and a program without
+DTensors never pays it.
+"""
 
 from __future__ import annotations
 
+import logging
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from typing_extensions import TypeIs
 
+from recovery.torch.payload import SHARDS
+
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
+
+_logger = logging.getLogger("recovery.torch")
 
 
 def may_be() -> bool:
@@ -28,3 +38,50 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach()
     with torch.no_grad():
         return tensor.to_local().detach()
+
+
+def is_sharded(parts: Mapping[str, list[Any]]) -> bool:
+    """Is any tensor of these parts spread over the ranks?"""
+    if not may_be():
+        return False
+    from recovery.torch import shard_map  # noqa: PLC0415 - see this module's head
+
+    return shard_map.is_sharded(parts)
+
+
+def split(payload: dict[str, Any]) -> dict[str, Any]:
+    """Put the local tensor in the place of every DTensor, and add the shard map. See `shard_map.split`."""
+    if not may_be():
+        return payload
+    from recovery.torch import shard_map  # noqa: PLC0415 - see this module's head
+
+    return shard_map.split(payload)
+
+
+def put_back(payload: dict[str, Any], parts: Mapping[str, list[Any]]) -> dict[str, Any]:
+    """Make DTensors of this world out of a rank's own file. See `shard_map.put_back`."""
+    if SHARDS not in payload and not is_sharded(parts):
+        return payload
+    from recovery.torch import shard_map  # noqa: PLC0415 - see this module's head
+
+    return shard_map.put_back(payload, parts)
+
+
+def forget_meshes() -> None:
+    """Empty torch's memory of how operations place their results, at the end of a world.
+
+    It knows meshes by their shape and ranks, so in the next world it would answer with meshes of this one: with the place that this process had
+    here, and with groups that are gone.
+    """
+    if not may_be():
+        return
+    from torch.distributed.tensor import debug  # noqa: PLC0415 - see this module's head
+
+    clear = getattr(debug, "_clear_sharding_prop_cache", None)
+    if clear is None:
+        _logger.warning(
+            "event=meshes_kept torch %s has no way to forget the meshes of an earlier world",
+            torch.__version__,
+        )
+    else:
+        clear()

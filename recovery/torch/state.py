@@ -20,7 +20,7 @@ from recovery.torch import (
     restored,
     safe_load,
     same_passes,
-    sharded,
+    spread,
     unreduced_gradients,
     versions,
 )
@@ -212,7 +212,7 @@ class TrainState:
         self._check_parts(payload["parts"])
         parts = self._bare_parts()
         payload = mapped_file.own(module_names.of_file(payload), parts)
-        payload = sharded.put_back(payload, parts)
+        payload = spread.put_back(payload, parts)
         for name, items in parts.items():
             restored.load(name, items, payload["parts"][name])
         restored.check(_without_loaders(parts), payload["parts"])
@@ -241,7 +241,7 @@ class TrainState:
 
         Cost: each rank reads all files once to digest them, then what its own shards need. No collective.
         """
-        from recovery.torch import resharding  # noqa: PLC0415 - as in sharded.py
+        from recovery.torch import resharding  # noqa: PLC0415 - as in spread.py
 
         saved = resharding.saved_in(Path(directory), step)
         parts = _without_loaders(self._bare_parts())
@@ -281,7 +281,7 @@ class TrainState:
     @property
     def sharded(self) -> bool:
         """Is it spread over the ranks, so that no rank's file holds all of it?"""
-        return sharded.is_sharded(self._bare_parts())
+        return spread.is_sharded(self._bare_parts())
 
     def _take(self) -> dict[str, Any]:
         parts = {
@@ -289,7 +289,7 @@ class TrainState:
             for name, items in self._bare_parts().items()
         }
         gradients = {"gradients": self._take_gradients()} if self._saves_gradients else {}
-        taken = sharded.split({"parts": parts, **gradients})
+        taken = spread.split({"parts": parts, **gradients})
         # At each save: a value that becomes unsafe later would be committed, and could never be loaded.
         for name, states in taken["parts"].items():
             safe_load.check(name, states)

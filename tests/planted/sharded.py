@@ -20,7 +20,7 @@ SHARDED = (
     Bug(
         "weights that are placed otherwise are moved by a load",
         "I20",
-        "torch/shard_fit.py",
+        "torch/shard_map.py",
         "_compare",
         "saved.placements != here.placements",
         "saved.shape != here.shape",
@@ -74,7 +74,7 @@ SHARDED = (
     Bug(
         "the meshes of a world outlive it",
         "I20",
-        "torch/sharded.py",
+        "torch/spread.py",
         "forget_meshes",
         "clear()",
         "pass",

@@ -22,7 +22,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from recovery.checkpoint.contribution import FileRole, Layout, Manifest, ManifestFile
 from recovery.checkpoint.publish import Content, publish
 from recovery.torch import TrainState
-from recovery.torch.sharded import forget_meshes
+from recovery.torch.spread import forget_meshes
 
 ROOT = Path(__file__).resolve().parents[2]
 
