@@ -15,7 +15,8 @@ import torch
 from lightning.pytorch import Trainer
 
 from recovery.lightning import logged, logger_files
-from recovery.torch import gradients, mapped_file, restored, safe_load, versions
+from recovery.torch import gradients, mapped_file, restored
+from recovery.torch import payload as payloads
 from recovery.torch.file_layout import FileLayout
 from recovery.torch.host_copy import copied_to_host
 
@@ -73,7 +74,7 @@ class FitState:
 
     def versions(self) -> dict[str, str]:
         """For the manifest."""
-        return {**versions.of_this_process(), "lightning": str(lightning.__version__)}
+        return {**payloads.versions(), "lightning": str(lightning.__version__)}
 
     def write(self, stream: BinaryIO) -> None:
         """Write all of it with torch.save."""
@@ -120,7 +121,7 @@ class FitState:
         }
         for name, value in saved.items():
             # At each save: a value that is unsafe could never be loaded.
-            safe_load.check(name, value)
+            payloads.refuse_unsafe(name, value)
         return saved
 
 

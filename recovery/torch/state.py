@@ -18,11 +18,9 @@ from recovery.torch import (
     mapped_file,
     module_names,
     restored,
-    safe_load,
     same_passes,
     spread,
     unreduced_gradients,
-    versions,
 )
 from recovery.torch import payload as payloads
 from recovery.torch.file_layout import FileLayout
@@ -276,7 +274,7 @@ class TrainState:
 
     def versions(self) -> dict[str, str]:
         """For the manifest: of torch, and what else of this process decides the order of additions."""
-        return versions.of_this_process()
+        return payloads.versions()
 
     @property
     def sharded(self) -> bool:
@@ -292,7 +290,7 @@ class TrainState:
         taken = spread.split({"parts": parts, **gradients})
         # At each save: a value that becomes unsafe later would be committed, and could never be loaded.
         for name, states in taken["parts"].items():
-            safe_load.check(name, states)
+            payloads.refuse_unsafe(name, states)
         if taken.get("gradients") and self._live_parts is not None:
             taken[_ALIKE] = self._live_parts.gradients_are_alike
         number = payloads.SHARDED if payloads.SHARDS in taken else payloads.WHOLE
