@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from recovery.checkpoint.staging_buffer import KeptMemory, Mapping
-from recovery.torch import pinned
+from recovery.torch import file_layout
 
 SIZE = 8_192
 
@@ -57,8 +57,8 @@ def test_memory_is_pinned_once_and_let_go_while_it_is_still_there(driver: _Drive
     memory = mapped()
     address = torch.frombuffer(memory, dtype=torch.uint8).data_ptr()
     driver.still_mapped = lambda: is_mapped(address)
-    pinned.pin(memory)
-    pinned.pin(memory)
+    file_layout.pin(memory)
+    file_layout.pin(memory)
     assert driver.registered == [(address, SIZE)]
     assert driver.let_go == []
     del memory
@@ -68,15 +68,15 @@ def test_memory_is_pinned_once_and_let_go_while_it_is_still_there(driver: _Drive
 def test_memory_that_comes_to_the_same_place_is_pinned_again(driver: _Driver) -> None:
     for _ in range(2):
         memory = mapped()
-        pinned.pin(memory)
+        file_layout.pin(memory)
         del memory
     assert len(driver.registered) == len(driver.let_go) == 2
 
 
 def test_kept_memory_that_grows_lets_go_of_what_it_was(driver: _Driver) -> None:
     kept = KeptMemory()
-    pinned.pin(kept.take(SIZE))
-    pinned.pin(kept.take(10 * SIZE))
+    file_layout.pin(kept.take(SIZE))
+    file_layout.pin(kept.take(10 * SIZE))
     first, second = (address for address, _ in driver.registered)
     assert driver.let_go == [first]
     kept.release()
@@ -84,7 +84,7 @@ def test_kept_memory_that_grows_lets_go_of_what_it_was(driver: _Driver) -> None:
 
 
 def test_memory_that_is_not_kept_is_not_pinned(driver: _Driver) -> None:
-    pinned.pin(memoryview(bytearray(SIZE)))
+    file_layout.pin(memoryview(bytearray(SIZE)))
     assert driver.registered == []
 
 
@@ -93,8 +93,8 @@ def test_a_driver_that_refuses_is_asked_once_and_costs_a_line(
 ) -> None:
     driver.code = 2
     memory = mapped()
-    pinned.pin(memory)
-    pinned.pin(memory)
+    file_layout.pin(memory)
+    file_layout.pin(memory)
     assert caplog.text.count("event=memory_not_pinned code=2") == 1
     del memory
     assert driver.let_go == []
@@ -102,7 +102,7 @@ def test_a_driver_that_refuses_is_asked_once_and_costs_a_line(
 
 def test_a_fork_leaves_its_parents_driver_alone(driver: _Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = mapped()
-    pinned.pin(memory)
+    file_layout.pin(memory)
     monkeypatch.setattr(os, "getpid", lambda: -1)
     del memory
     assert driver.let_go == []
