@@ -18,7 +18,6 @@ import torch
 from recovery.errors import CheckpointManifestError, CheckpointStateError
 from recovery.torch import fingerprint, mapped_file
 from recovery.torch.host_copy import copied_to_host
-from recovery.torch.shared_plan import owners
 
 _FORMAT = 1
 _PART, _SIDE = "part", "side"
@@ -206,3 +205,22 @@ def _filled(value: Any, tensors: Mapping[int, torch.Tensor]) -> Any:
     if type(value) in (list, tuple):
         return type(value)(_filled(item, tensors) for item in value)
     return value
+
+
+def owners(storage_bytes: Mapping[int, int], world_size: int) -> dict[int, int]:
+    """Give each storage to the rank that has the fewest bytes so far, the largest storages first: a pure function, so that no rank has to ask another.
+
+    Args:
+        storage_bytes: size by number of the storage, in bytes.
+        world_size: number of ranks, at least 1.
+
+    Returns:
+        The rank by number of the storage. No rank has more than the mean and the largest storage together.
+    """
+    loads = [0] * world_size
+    owner: dict[int, int] = {}
+    for number, size in sorted(storage_bytes.items(), key=lambda item: (-item[1], item[0])):
+        rank = loads.index(min(loads))
+        owner[number] = rank
+        loads[rank] += size
+    return owner

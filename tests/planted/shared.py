@@ -66,7 +66,7 @@ SHARED = (
     Bug(
         "one rank writes all that is shared",
         "I17",
-        "torch/shared_plan.py",
+        "torch/shared_state.py",
         "owners",
         "loads[rank] += size",
         "",

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from recovery.torch.shared_plan import owners
+from recovery.torch.shared_state import owners
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8, 64])
