@@ -33,8 +33,7 @@ from recovery.core.messages import HeldCheckpoint
 from recovery.torch import live_transfer
 from recovery.torch.live_buffers import KeptBuffers
 from recovery.torch.live_memory import LiveMemory
-from recovery.torch.live_mirror import Mirror
-from recovery.torch.mirrored_buffers import MirroredBuffers
+from recovery.torch.mirrored_buffers import Mirror, MirroredBuffers
 from recovery.torch.spread import local as local_of
 from recovery.training.live_rollback import LiveRollback
 from recovery.worker.training_control import TrainingControl
