@@ -26,10 +26,9 @@ from typing_extensions import override
 
 from recovery.errors import CheckpointStateError
 from recovery.torch import loader_options, own_generators
-from recovery.torch.keyed_data import Key, KeyedData, RestOfPass
 from recovery.torch.module_names import forget_compiled
 from recovery.torch.passes import Passes
-from recovery.torch.random_streams import Streams
+from recovery.torch.random_streams import Key, KeyedData, RestOfPass, Streams
 from recovery.torch.sampled_order import SampledOrder
 from recovery.torch.session_interface import SessionInterface
 

@@ -1,4 +1,4 @@
-"""Random streams of an iterable data set's own, and seeds that depend on nothing but what is named.
+"""What data sets draw: an iterable one from random streams of its own, a map-style one in a worker process from seeds by batch, whatever it did before.
 
 A data set that shuffles through a buffer draws between the steps of training. If both drew from the same generators, its next choice
 would depend on every dropout mask before, and nothing but repeating the whole training could bring it back.
@@ -9,13 +9,18 @@ from __future__ import annotations
 import hashlib
 import random  # noqa: TID251 - seeded here, for data sets that draw from it
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch.utils.data import Dataset, Sampler, get_worker_info
+from typing_extensions import override
 
 from recovery.torch.keyed import digest_of
 from recovery.torch.random_state import RandomState, capture_random_state, restore_random_state
+
+Key = tuple[int, int, int]
+"""(epoch, batch in epoch, index in the data set)."""
 
 _Seeds = dict[str, int]
 
@@ -93,7 +98,7 @@ class Streams:
         restore_random_state(self._outside)
 
 
-def seed_all(*parts: int) -> int:
+def _seed_all(*parts: int) -> int:
     """Seed every generator of this (worker) process from these numbers alone, and say the seed."""
     seed = _number(hashlib.sha256(repr(parts).encode()).digest()[:8])
     random.seed(seed)
@@ -119,3 +124,39 @@ def _number(part: bytes) -> int:
 
 def _on_cpu(state: RandomState) -> RandomState:
     return {**state, "cuda": [], "cuda_seed": None}
+
+
+class RestOfPass(Sampler[list[Key]]):
+    """The batches that are left, as a sampler: each is made when it is asked for."""
+
+    def __init__(self, rest: Callable[[], Iterator[list[Key]]]) -> None:
+        """Of a loader, which says what is left."""
+        self._rest = rest
+
+    @override
+    def __iter__(self) -> Iterator[list[Key]]:
+        return self._rest()
+
+
+class KeyedData(Dataset[Any]):
+    """Of a rank; what is asked for are keys."""
+
+    def __init__(self, dataset: Dataset[Any], seed: int, rank: int) -> None:
+        """Wrap a data set.
+
+        Args:
+            dataset: map-style.
+            seed: of augmentation in worker processes.
+            rank: whose share it is asked for.
+        """
+        self._dataset, self._seed, self._rank = dataset, seed, rank
+
+    def __getitems__(self, keys: Sequence[Key]) -> list[Any]:
+        if (info := get_worker_info()) is not None:
+            epoch, batch, _ = keys[0]
+            seed = _seed_all(self._seed, self._rank, epoch, batch)
+            # Data sets seed generators of their own from it. torch lets nobody set it, and would say which worker this is, which may be another.
+            object.__setattr__(info, "seed", seed)
+        indices = [index for _, _, index in keys]
+        many = getattr(self._dataset, "__getitems__", None)
+        return list(many(indices)) if many is not None else [self._dataset[index] for index in indices]
