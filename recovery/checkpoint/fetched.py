@@ -16,8 +16,8 @@ from recovery.checkpoint import manifest as manifests
 from recovery.checkpoint import names, verify
 from recovery.checkpoint.catalogue import held_of
 from recovery.checkpoint.contribution import Manifest
-from recovery.checkpoint.digesting_writer import DigestingWriter
 from recovery.checkpoint.durable_files import (
+    DigestingWriter,
     TemporaryFile,
     ensure_directory,
     open_regular,

@@ -16,7 +16,7 @@ import pytest
 import recovery
 from recovery.checkpoint import catalogue, names, verify
 from recovery.checkpoint.contribution import Manifest, ManifestFile
-from recovery.checkpoint.digesting_writer import DigestingWriter
+from recovery.checkpoint.durable_files import DigestingWriter
 from recovery.checkpoint.publish import Content, publish
 from recovery.errors import CheckpointWriteError
 from tests.needs import lacks, needs_root, needs_tool

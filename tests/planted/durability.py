@@ -350,7 +350,7 @@ CHECKPOINTS = (
     Bug(
         "a failed write is forgotten",
         "I6",
-        "checkpoint/digesting_writer.py",
+        "checkpoint/durable_files.py",
         "DigestingWriter._write_out",
         "self.failure = error",
         "self.failure = None",
