@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.pytorch import Callback
 from lightning.pytorch import Trainer as PlainTrainer
 from lightning.pytorch.loops.fetchers import _DataLoaderIterDataFetcher
+from lightning.pytorch.plugins.environments import ClusterEnvironment
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import distributed
 from typing_extensions import override
 
 from recovery.errors import UsageError
 from recovery.lightning import logger_files, written_files
-from recovery.lightning.batch_counter import Steps
-from recovery.lightning.environment import SessionEnvironment
 from recovery.lightning.fit_state import FitState
 from recovery.lightning.watched_loader import WatchedLoader
 from recovery.torch import devices, init_process_group
@@ -236,3 +237,110 @@ def _list(given: Any) -> list[Any]:
     if given is None:
         return []
     return list(given) if isinstance(given, (list, tuple)) else [given]
+
+
+class SessionEnvironment(ClusterEnvironment):  # type: ignore[misc]  # Lightning is not there where types are checked
+    """Rank and size of the session. The world is formed by `recovery.torch`, so that Lightning finds one and makes none.
+
+    Hosts may have different numbers of ranks, and a lost host's ranks may be started beside those of another, which Lightning's
+    devices times nodes cannot express.
+    """
+
+    def __init__(self, session: Session) -> None:
+        """Of this entry."""
+        super().__init__()
+        self._session = session
+
+    @property
+    @override
+    def creates_processes_externally(self) -> bool:
+        """The launcher has."""
+        return True
+
+    @property
+    @override
+    def main_address(self) -> str:
+        """Nobody dials it."""
+        return str(self._session.host)
+
+    @property
+    @override
+    def main_port(self) -> int:
+        """Nobody dials it."""
+        return 0
+
+    @staticmethod
+    @override
+    def detect() -> bool:
+        """It is given, never found."""
+        return False
+
+    @override
+    def world_size(self) -> int:
+        return self._session.world_size
+
+    @override
+    def set_world_size(self, size: int) -> None:
+        """The session says it."""
+
+    @override
+    def global_rank(self) -> int:
+        return self._session.rank
+
+    @override
+    def set_global_rank(self, rank: int) -> None:
+        """The session says it."""
+
+    @override
+    def local_rank(self) -> int:
+        return 0
+
+    @override
+    def node_rank(self) -> int:
+        return self._session.rank
+
+
+class Steps(Callback):  # type: ignore[misc]  # Lightning is not there where types are checked
+    """One batch is one step. It is saved at the next one's beginning, when validation, callbacks and loggers of this one are done."""
+
+    def __init__(self, session: Session) -> None:
+        """Of one entry."""
+        super().__init__()
+        self._session, self._is_new = session, False
+
+    @override
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        trainer.loaded()
+        self._session.total_steps = _batches_in_all(trainer)
+
+    @override
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        self._session.check()
+        if self._is_new:
+            # What was just loaded is not saved again.
+            self._is_new = False
+            trainer.save_if_due(self._session)
+
+    @override
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self._session.check()
+        step = trainer.fit_loop.epoch_loop.batch_progress.total.ready
+        self._session.applied(step=step, epoch=trainer.current_epoch + 1, step_in_epoch=batch_idx + 1)
+        self._is_new = True
+
+    @override
+    def on_validation_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        self._session.check()
+
+
+def _batches_in_all(trainer: Any) -> int:
+    """With how many batches training is over; 0: nobody knows."""
+    epochs, batches = trainer.max_epochs or -1, trainer.num_training_batches
+    by_epochs = math.inf if epochs < 0 else epochs * batches
+    by_steps = math.inf if trainer.max_steps < 0 else trainer.max_steps * trainer.accumulate_grad_batches
+    least = min(by_epochs, by_steps)
+    return 0 if math.isinf(least) else int(least)
