@@ -20,7 +20,7 @@ from recovery.lightning import logger_files
 from recovery.torch import gradients, mapped_file, restored
 from recovery.torch import payload as payloads
 from recovery.torch.file_layout import FileLayout
-from recovery.torch.host_copy import copied_to_host
+from recovery.torch.host_copy import HostCopy, copied_to_host
 
 _OF_META = (
     *("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx"),
@@ -92,9 +92,9 @@ class FitState:
         """Say where every byte of the file will be."""
         return FileLayout(self._take())
 
-    def snapshot(self) -> _Copy:
+    def snapshot(self) -> HostCopy:
         """Copy it to the host's memory."""
-        return _Copy(copied_to_host(self._take()))
+        return HostCopy(self._take())
 
     def put_back(self) -> None:
         """What Lightning has not loaded, once it has loaded the rest."""
@@ -131,16 +131,6 @@ class FitState:
             # At each save: a value that is unsafe could never be loaded.
             payloads.refuse_unsafe(name, value)
         return saved
-
-
-class _Copy:
-    """A state as it was taken."""
-
-    def __init__(self, payload: dict[str, Any]) -> None:
-        self._payload = payload
-
-    def write(self, stream: BinaryIO) -> None:
-        torch.save(self._payload, stream)
 
 
 def _take_logged(trainer: Trainer) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import torch
 
@@ -13,6 +13,18 @@ Tree = TypeVar("Tree")
 
 def _is_on_a_device(tensor: torch.Tensor) -> bool:
     return tensor.device.type not in ("cpu", "meta")
+
+
+class HostCopy:
+    """A state as it was when this was made, so that a thread may write it while training goes on."""
+
+    def __init__(self, state: Any) -> None:
+        """Copy it."""
+        self._state = copied_to_host(state)
+
+    def write(self, stream: BinaryIO) -> None:
+        """Write it with torch.save."""
+        torch.save(self._state, stream)
 
 
 def copied_to_host(tree: Tree, *, lies_elsewhere: Callable[[torch.Tensor], bool] = _is_on_a_device) -> Tree:

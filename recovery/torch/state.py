@@ -24,7 +24,7 @@ from recovery.torch import (
 )
 from recovery.torch import payload as payloads
 from recovery.torch.file_layout import FileLayout
-from recovery.torch.host_copy import copied_to_host
+from recovery.torch.host_copy import HostCopy
 from recovery.torch.live_memory import LiveMemory
 from recovery.torch.live_parts import LiveParts
 from recovery.torch.passes import Passes
@@ -131,7 +131,7 @@ class TrainState:
         Raises:
             CheckpointStateError: a part holds what a safe load (weights_only) refuses; found at each save.
         """
-        _Copy(self._take()).write(stream)
+        torch.save(self._take(), stream)
 
     def lay_out(self) -> FileLayout:
         """Say where every byte of the file that `write` would write will be, without reading a tensor.
@@ -145,13 +145,13 @@ class TrainState:
             raise CannotLayOutError(reason)
         return FileLayout(self._take())
 
-    def snapshot(self) -> _Copy:
+    def snapshot(self) -> HostCopy:
         """Copy the state, tensors included, to the host's memory, so that a thread may write it while training goes on.
 
         Raises:
             CheckpointStateError: as for `write`.
         """
-        return _Copy(copied_to_host(self._take()))
+        return HostCopy(self._take())
 
     def read(self, path: Path) -> None:
         """Load a file that `write` made. The random generators come last: everything before them may draw.
@@ -346,16 +346,6 @@ class TrainState:
         return {
             name: [module_names.bare(item) for item in _items(part)] for name, part in self._parts.items()
         }
-
-
-class _Copy:
-    """A state as it was taken."""
-
-    def __init__(self, payload: Mapping[str, Any]) -> None:
-        self._payload = dict(payload)
-
-    def write(self, stream: BinaryIO) -> None:
-        torch.save(self._payload, stream)
 
 
 def _named(names: Iterable[str], parts: Mapping[str, Any]) -> frozenset[str]:
