@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from recovery.accelerate import random_position
 from recovery.accelerate.random_position import DrawWatch, Generators, Saved
 from recovery.errors import UsageError
 from recovery.training.session import Session
-from recovery.transformers import best_models
 
 
 class Steps(TrainerCallback):  # type: ignore[misc]  # not installed where types are checked
@@ -144,4 +144,19 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # not installed where types
         )
         # Rank 0 writes files that carry no rank: all are there when all have met.
         distributed.barrier()
-        rt.adopt_folder(self._session, folder, keep=self._keep, is_pinned=best_models.is_named)
+        rt.adopt_folder(self._session, folder, keep=self._keep, is_pinned=is_best)
+
+
+def is_best(folder: Path) -> bool:
+    """Does a step's folder beside it, or itself, name it as its best model? Then it stays: whoever goes back there needs it in the end."""
+    return any(_best_of(other) == folder.name for other in folder.parent.glob("checkpoint-*"))
+
+
+def _best_of(folder: Path) -> str:
+    """Empty: it names none, or is being removed or written."""
+    try:
+        state = json.loads((folder / "trainer_state.json").read_bytes())
+    except (OSError, ValueError):
+        return ""
+    best = state.get("best_model_checkpoint") if isinstance(state, dict) else None
+    return Path(best).name if isinstance(best, str) else ""

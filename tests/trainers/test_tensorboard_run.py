@@ -34,7 +34,7 @@ def test_only_what_a_generation_before_has_logged_counts_no_more(
     from torch.utils.tensorboard import SummaryWriter
     from transformers.integrations import TensorBoardCallback
 
-    from recovery.transformers import tensorboard_run
+    from recovery.transformers.trainer import go_on_in_tensorboard
     from tests.trainers.test_trackers import tensorboard_of
 
     run = tmp_path / "run"
@@ -48,7 +48,7 @@ def test_only_what_a_generation_before_has_logged_counts_no_more(
     callback = TensorBoardCallback()
     callback.logging_dir = str(run)
     session: Any = Entry(generation=generation)
-    tensorboard_run.go_on([callback], session, "", 3)
+    go_on_in_tensorboard([callback], session, "", 3)
     callback._SummaryWriter(log_dir=str(run)).close()
     assert [step for step, _ in tensorboard_of(tmp_path)["loss"]] == shown
 
@@ -58,7 +58,7 @@ def test_in_a_folder_of_its_own_a_run_purges_what_an_earlier_release_has_written
     from torch.utils.tensorboard import SummaryWriter
     from transformers.integrations import TensorBoardCallback
 
-    from recovery.transformers import tensorboard_run
+    from recovery.transformers import trainer
     from tests.trainers.test_trackers import tensorboard_of
 
     run = tmp_path / "runs/a job-1"
@@ -71,7 +71,7 @@ def test_in_a_folder_of_its_own_a_run_purges_what_an_earlier_release_has_written
     callback = TensorBoardCallback()
     callback.logging_dir = None
     session: Any = Entry(generation=2)
-    tensorboard_run.go_on([callback], session, str(tmp_path), 3)
+    trainer.go_on_in_tensorboard([callback], session, str(tmp_path), 3)
     callback._SummaryWriter(log_dir=callback.logging_dir).close()
     assert [step for step, _ in tensorboard_of(tmp_path / "runs")["loss"]] == [1, 2]
 

@@ -63,7 +63,7 @@ def test_a_training_that_begins_takes_no_folder_of_which_nobody_knows_whose_it_i
 
 
 def test_a_folder_that_another_names_as_its_best_model_stays(tmp_path: Path) -> None:
-    from recovery.transformers.best_models import is_named
+    from recovery.transformers.step_callback import is_best
 
     # A rollback may go to 20, whose best model is an older one than that of 25.
     for step, best in ((5, 5), (10, 5), (20, 5), (25, 25)):
@@ -73,7 +73,7 @@ def test_a_folder_that_another_names_as_its_best_model_stays(tmp_path: Path) -> 
         (folder / "trainer_state.json").write_text(json.dumps(named))
     (tmp_path / "checkpoint-30").mkdir()
     (tmp_path / "checkpoint-30/trainer_state.json").write_text("{")
-    kept = {step for step in (5, 10, 20, 25, 30) if is_named(tmp_path / f"checkpoint-{step}")}
+    kept = {step for step in (5, 10, 20, 25, 30) if is_best(tmp_path / f"checkpoint-{step}")}
     assert kept == {5, 25}
 
 
