@@ -13,9 +13,8 @@ from typing_extensions import override
 from recovery import clock
 from recovery.checkpoint.position import Position
 from recovery.errors import UsageError
-from recovery.mindspore import parameters
 from recovery.mindspore.checkpoint_files import Published
-from recovery.mindspore.data_position import stand_behind
+from recovery.mindspore.state import load_parameters, stand_behind, versions
 from recovery.training.current import current_session
 from recovery.training.session import Session
 
@@ -104,11 +103,11 @@ class _Loaded:
         key, mode = None, "AES-GCM"
         for saver in self._savers:
             key, mode = saver._config.enc_key, saver._config.enc_mode  # noqa: SLF001 - MindSpore has no other way to ask
-        parameters.load(path, self._network, key=key, mode=mode)
+        load_parameters(path, self._network, key=key, mode=mode)
 
     def versions(self) -> dict[str, str]:
         """For the manifest."""
-        return parameters.versions()
+        return versions()
 
 
 def _list(callbacks: Any) -> list[Any]:

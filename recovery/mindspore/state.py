@@ -1,4 +1,4 @@
-"""The training state of a loop that is not Model.train's: network, optimizer, data set, for `Session.steps`."""
+"""The training state: parameters from MindSpore's files and the place in the data set, also of a loop that is not Model.train's."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import mindspore
+from mindspore import dataset as datasets
 
 from recovery.checkpoint.position import Position
-from recovery.mindspore import parameters
-from recovery.mindspore.data_position import stand_behind
+from recovery.errors import CheckpointStateError
 
 _CHUNK_BYTES = 1 << 20
 _EPOCHS_MAX = 1_000_000
@@ -63,7 +63,7 @@ class TrainState:
         Raises:
             CheckpointStateError: the file does not fit these parts.
         """
-        parameters.load(path, self._cell)
+        load_parameters(path, self._cell)
 
     def take_position(self, position: Position, *, exact: bool) -> Position:
         """Put the data set behind the position's step."""
@@ -71,7 +71,7 @@ class TrainState:
 
     def versions(self) -> dict[str, str]:
         """For the manifest."""
-        return parameters.versions()
+        return versions()
 
     def _rest_of_epoch(self) -> Iterator[Any]:
         if self._iterator is None:
@@ -93,3 +93,65 @@ class _Copy:
             with file.open("rb") as written:
                 while chunk := written.read(_CHUNK_BYTES):
                     stream.write(chunk)
+
+
+def stand_behind(dataset: Any, step: int, batches_per_epoch: int) -> Position:
+    """Put a data set behind a step, before its iterator is made: MindSpore counts its position in steps, over all epochs.
+
+    Behind an epoch's last batch it stands in the next epoch.
+
+    Args:
+        dataset: any of MindSpore's.
+        step: of all epochs together; 0: it begins where it stands.
+        batches_per_epoch: at least 1.
+    """
+    if step:
+        # With fast recovery off every random augmentation is drawn as an undisturbed run draws it.
+        datasets.config.set_fast_recovery(False)
+        dataset.set_init_step(step)
+    epoch, batch = divmod(step, batches_per_epoch)
+    return Position(step=step, epoch=epoch, batch=batch)
+
+
+def load_parameters(
+    path: Path, network: Any, *, key: bytes | None = None, mode: str = "AES-GCM"
+) -> dict[str, Any]:
+    """Load a .ckpt or .safetensors file into every parameter of `network`.
+
+    Args:
+        path: of a file whose digest has been checked.
+        network: a cell; in training the one with the optimizer in it.
+        key: of an encrypted file.
+        mode: how it is encrypted.
+
+    Returns:
+        What the file holds besides, by name.
+
+    Raises:
+        CheckpointStateError: it cannot be read, or lacks a parameter.
+    """
+    options = (
+        {"format": "safetensors"} if path.suffix == ".safetensors" else {"dec_key": key, "dec_mode": mode}
+    )
+    try:
+        held = mindspore.load_checkpoint(str(path), **options)
+        missing, extra = mindspore.load_param_into_net(network, held, strict_load=True)
+    except Exception as error:
+        # MindSpore raises half a dozen types for what is no file of its own.
+        raise _unfit(path, f"cannot be loaded ({error})") from error
+    if missing:
+        raise _unfit(path, f"the checkpoint lacks {', '.join(sorted(missing)[:5])}")
+    return {name: held[name] for name in extra}
+
+
+def versions() -> dict[str, str]:
+    """For the manifest."""
+    return {"mindspore": str(mindspore.__version__)}
+
+
+def _unfit(path: Path, reason: str) -> CheckpointStateError:
+    return CheckpointStateError(
+        field=str(path),
+        reason=reason,
+        next_step="Give the network and the optimizer that it was saved from.",
+    )
