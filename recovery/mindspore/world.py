@@ -23,6 +23,7 @@ Six facts of MindSpore 2.10 shape this file.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import traceback
@@ -32,7 +33,7 @@ from pathlib import Path
 from mindspore import communication
 from mindspore._c_expression import set_cluster_exit_with_exception
 
-from recovery.mindspore import logs, ps_context
+from recovery.mindspore import ps_context
 from recovery.mindspore.control_plane import scheduler_of_this_process, start_early, variables_of
 from recovery.mindspore.init_function import initialize_without_gil
 from recovery.training import framework_hooks
@@ -60,7 +61,7 @@ def init(backend_name: str | None = None) -> Session:
         SystemExit: as for `recovery.init`.
     """
     session = script.init()
-    logs.move_to_incarnation(session.incarnation)
+    _move_logs_to_incarnation(session.incarnation)
     world = _World(session)
     session.on_interrupt(world.leave_at_once)
     # An interrupt that came before `leave_at_once` was registered has replaced nobody.
@@ -120,6 +121,32 @@ def _set(variables: dict[str, str]) -> None:
             os.environ[name] = value  # noqa: TID251 - MindSpore reads them there only
         else:
             os.environ.pop(name, None)  # noqa: TID251 - as above
+
+
+def _move_logs_to_incarnation(incarnation: int) -> None:
+    """Move MindSpore's log files to `<GLOG_log_dir>/rank_<id>/incarnation_<n>`; without GLOG_log_dir there are none.
+
+    It opens them when it is imported, before a process is admitted and knows its incarnation, in `<GLOG_log_dir>/rank_<RANK_ID or
+    MS_NODE_ID>/logs`. An open file may be renamed: what it still writes goes along.
+    """
+    place = os.environ.get("GLOG_log_dir", "")  # noqa: SIM112, TID251 - MindSpore's variable, spelt so
+    if not place:
+        return
+    for file in sorted(Path(place).glob(f"rank_*/logs/*.{os.getpid()}")):
+        target = file.parent.with_name(f"incarnation_{incarnation}") / file.name
+        try:
+            target.parent.mkdir(exist_ok=True)
+            file.rename(_free(target))
+        except OSError as error:
+            _logger.warning("event=log_not_moved path=%s %s", file, error)
+
+
+def _free(target: Path) -> Path:
+    """The program before an exec had the same process id, and its files stay."""
+    candidates = itertools.chain(
+        (target,), (target.with_name(f"{target.name}.{n}") for n in itertools.count(2))
+    )
+    return next(candidate for candidate in candidates if not candidate.exists())
 
 
 _DATA_PLANE = (
