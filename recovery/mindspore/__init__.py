@@ -19,7 +19,7 @@ from recovery.lazy_names import loader
 
 if TYPE_CHECKING:
     from recovery.mindspore.model import Model
-    from recovery.mindspore.ps_context import set_ps_context
+    from recovery.mindspore.secure_connections import set_ps_context
     from recovery.mindspore.state import TrainState
     from recovery.mindspore.world import init
 
@@ -29,7 +29,7 @@ _HOMES = {
     "Model": "recovery.mindspore.model",
     "TrainState": "recovery.mindspore.state",
     "init": "recovery.mindspore.world",
-    "set_ps_context": "recovery.mindspore.ps_context",
+    "set_ps_context": "recovery.mindspore.secure_connections",
 }
 
 

@@ -33,7 +33,7 @@ from pathlib import Path
 from mindspore import communication
 from mindspore._c_expression import set_cluster_exit_with_exception
 
-from recovery.mindspore import ps_context
+from recovery.mindspore import secure_connections
 from recovery.mindspore.control_plane import scheduler_of_this_process, start_early, variables_of
 from recovery.mindspore.init_function import initialize_without_gil
 from recovery.training import framework_hooks
@@ -79,11 +79,11 @@ class _World:
     def form(self, backend_name: str | None) -> None:
         """Meet the other ranks."""
         session = self._session
-        ps_context.secure_as_the_engine()
+        secure_connections.secure_as_the_engine()
         if session.rank == 0:
             scheduler = scheduler_of_this_process()
             variables = variables_of(session, role="MS_SCHED", node_id="sched", host=session.host)
-            address = scheduler.serve(session, variables, ps_context.given())
+            address = scheduler.serve(session, variables, secure_connections.given_arguments())
             session.on_generation_end(scheduler.dismiss)
             session.publish_rendezvous(address)
         else:

@@ -1,4 +1,4 @@
-"""`set_ps_context`, which MindSpore's documents call before `init()`: for MindSpore, its scheduler, and the engine's own connections."""
+"""How MindSpore's own connections are secured: by `set_ps_context`, which its documents call before `init()`, else as the engine's are."""
 
 from __future__ import annotations
 
@@ -61,6 +61,6 @@ def secure_as_the_engine() -> None:
     _given.update(found)
 
 
-def given() -> dict[str, Any]:
+def given_arguments() -> dict[str, Any]:
     """Everything that was set."""
     return dict(_given)
