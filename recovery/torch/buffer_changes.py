@@ -56,13 +56,7 @@ class BufferChanges:
         ]
 
     def since_begin(self, number: int, tensor: torch.Tensor, seen: Seen) -> bool:
-        """Has it changed since the generation began?
-
-        Args:
-            number: which buffer.
-            tensor: what it was when it was seen, or a copy of it.
-            seen: the same, for one whose first bytes were not copied.
-        """
+        """Has it changed since the generation began? By its bytes, of which `tensor` may be a copy; what is large by its version, as `seen`."""
         first = self._first[number]
         return differ(self._first_seen[number], seen) if first is None else not alike(first, tensor)
 

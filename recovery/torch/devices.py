@@ -34,12 +34,7 @@ def number_of(local_rank: int, shown: int) -> int:
 
 
 def backend_for(local_world_size: int, shown: int) -> str:
-    """What collectives go over where nobody has said it.
-
-    Args:
-        local_world_size: ranks on this host.
-        shown: GPUs that each of them is shown.
-    """
+    """What collectives go over where nobody has said it, on a host of so many ranks that shows each of them so many GPUs."""
     return _FOR_BOTH if 0 < local_world_size <= shown else _FOR_CPU
 
 
@@ -57,12 +52,7 @@ def _has_its_own(shown: int) -> bool:
 
 
 def take(session: SessionInterface, backend: str | None = None) -> str:
-    """Make this rank's GPU the current one, where there is any; give the backend to form its world with.
-
-    Args:
-        session: of this entry.
-        backend: that was asked for; None: none was.
-    """
+    """Make this rank's GPU the current one, where there is any; give the backend to form its world with: the one asked for, if any was."""
     if backend == _FOR_CPU or not torch.cuda.is_available():
         return backend or _FOR_CPU
     shown = torch.cuda.device_count()

@@ -60,11 +60,7 @@ class FileLayout:
             raise CannotLayOutError(reason)
 
     def copy_to(self, memory: memoryview) -> None:
-        """Copy everything to where it belongs; tensors of a device arrive before this returns.
-
-        Args:
-            memory: at least `size` bytes.
-        """
+        """Copy everything to where it belongs in at least `size` bytes; tensors of a device arrive before this returns."""
         for offset, piece in self._pieces:
             memory[offset : offset + len(piece)] = piece
         if any(storage.device.type == "cuda" for storage in self._storages):

@@ -21,9 +21,7 @@ _WORD_BYTES = 8
 def of_parts(parts: Mapping[str, Any]) -> dict[str, str]:
     """SHA-256 (hex) of each part by its name.
 
-    Args:
-        parts: trees of dicts, lists, tuples, tensors (strided, any dtype, any device) and plain values. Of any other object only the
-            type counts.
+    A part is a tree of dicts, lists, tuples, tensors (strided, any dtype, any device) and plain values. Of any other object only the type counts.
     """
     return {name: _of(tree) for name, tree in parts.items()}
 

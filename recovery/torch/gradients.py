@@ -20,26 +20,16 @@ Key = tuple[str, int, str]
 
 
 def take(parts: Mapping[str, list[Any]]) -> dict[Key, torch.Tensor]:
-    """The gradients that are there. Not copied: as long as nobody trains on they do not change.
-
-    Args:
-        parts: modules and optimizers by the name of their part.
-
-    Returns:
-        Detached, each of its parameter's shape, dtype and device.
-    """
+    """The gradients that are there, detached. Not copied: as long as nobody trains on they do not change."""
     return {
         key: parameter.grad.detach() for key, parameter in parameters(parts) if parameter.grad is not None
     }
 
 
 def put(parts: Mapping[str, list[Any]], saved: Mapping[Key, torch.Tensor]) -> list[Key]:
-    """Give every parameter its own again, and none to those that had none.
+    """Give every parameter its own again, and none to those that had none; gives the keys, sorted, that fit no parameter of `parts`.
 
     Copied: those of one bucket of DistributedDataParallel come out of the file as parts of one tensor.
-
-    Returns:
-        The keys that belong to no parameter of `parts`, or to one of another shape, sorted.
     """
     left = dict(saved)
     for key, parameter in parameters(parts):

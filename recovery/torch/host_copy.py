@@ -28,11 +28,9 @@ class HostCopy:
 
 
 def copied_to_host(tree: Tree, *, lies_elsewhere: Callable[[torch.Tensor], bool] = _is_on_a_device) -> Tree:
-    """Copy everything; what shares a storage still does.
+    """Copy everything: dicts, lists and tuples of tensors and of what can be copied. What shares a storage still does.
 
-    Args:
-        tree: dicts, lists and tuples of tensors and of what can be copied.
-        lies_elsewhere: of a tensor, whether it has to be brought. The others are copied where they are.
+    A tensor of which `lies_elsewhere` says so is brought to the host; the others are copied where they are.
     """
     storages: dict[int, torch.UntypedStorage] = {}
     memo: dict[int, Any] = {}

@@ -24,12 +24,10 @@ class Hooks:
     """
 
     def __init__(self, parts: LiveParts, before_first_step: Callable[[], None]) -> None:
-        """Watch these parts.
+        """Watch these parts: an optimizer that trains any of their parameters counts.
 
-        Args:
-            parts: whose parameters count: an optimizer that trains any of them does.
-            before_first_step: called in the main thread before the first of their optimizers begins the first step behind a
-                boundary. Where it raises, nothing is torn.
+        `before_first_step` is called in the main thread before the first of their optimizers begins the first step behind a boundary. Where it
+        raises, nothing is torn.
         """
         self._ids = {id(parameter) for parameter in parts.parameters.values()}
         self._before_first_step = before_first_step

@@ -41,16 +41,10 @@ def give(wire: Wire, packed: Packed) -> None:
 
 
 def take(wire: Wire, *, own: Mapping[str, torch.Tensor], device: torch.device, wanted: bool = True) -> Any:
-    """On every other rank: receive it.
+    """On every other rank: receive it; None where it is not wanted, since this rank has the same already and only takes part.
 
-    Args:
-        wire: the way from the rank that gives.
-        own: tensors that are written into where they fit, by their path in the tree.
-        device: for tensors that are on no CPU where they come from, and fit none of `own`.
-        wanted: False: this rank has the same already. It only takes part.
-
-    Returns:
-        The tree, or None where it was not wanted.
+    Tensors are written into those of `own`, by their path in the tree, where they fit; others that are on no CPU where they come from go to
+    `device`.
     """
     header = wire.broadcast(
         torch.empty(wire.broadcast_length(0), dtype=torch.uint8, device=wire.device)
@@ -85,13 +79,10 @@ class Wire:
     def __init__(
         self, source: int, replicas: Sequence[int] = (), group: distributed.ProcessGroup | None = None
     ) -> None:
-        """A collective of the ranks that it connects.
+        """A collective of the ranks that it connects: `replicas`, the source among them; empty: all ranks.
 
-        Args:
-            source: the rank that gives.
-            replicas: the ranks that take, the source among them; empty: all ranks.
-            group: of them, where there is one. One that is made here has its name by how many groups this rank is in already, so it needs
-                ranks that have made the same ones.
+        `group` is theirs, where there is one: one that is made here has its name by how many groups this rank is in already, so it needs ranks that
+        have made the same ones.
         """
         self._source = source
         if replicas and group is None:

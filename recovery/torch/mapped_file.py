@@ -33,14 +33,9 @@ def load(path: Path) -> Any:
 
 
 def own(payload: Mapping[str, Any], parts: Mapping[str, list[Any]]) -> dict[str, Any]:
-    """Copy what the parts would keep out of a mapped file; what they only copy from stays in it.
+    """Copy what these parts would keep out of a mapped file; what they only copy from stays in it. Storages that were shared still are.
 
-    Args:
-        payload: what was loaded. Under "parts" stands each part's list of states.
-        parts: the objects that the states will be loaded into, without wrappers; of each part that is in the payload.
-
-    Returns:
-        The same payload, storages that were shared shared.
+    `payload` has each part's list of states under "parts"; `parts` are the objects, without wrappers, that they will be loaded into.
     """
     states = payload["parts"]
     kept = {name: states[name] for name in states if not all(map(copies, parts[name]))}

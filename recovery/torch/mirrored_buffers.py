@@ -38,9 +38,7 @@ class MirroredBuffers:
     def __init__(self, changes: BufferChanges, *, known: Mapping[str, Sequence[str]]) -> None:
         """Nothing was sent yet.
 
-        Args:
-            changes: of all buffers of the state.
-            known: `layout` of the generation whose state this one goes on with, the same on all ranks; empty: it is voted on.
+        `known` is the `layout` of the generation whose state this one goes on with, the same on all ranks; empty: it is voted on.
         """
         self._changes, self._buffers = changes, changes.buffers
         self._mirrored = [False] * len(self._buffers)
@@ -106,12 +104,7 @@ class MirroredBuffers:
         self._sent = True
 
     def boundary(self, now: list[Seen], kept: list[torch.Tensor]) -> None:
-        """The second half: what was sent is kept. Without a first half: as callbacks have left the buffers.
-
-        Args:
-            now: all buffers.
-            kept: what is kept of each; those that are sent are replaced.
-        """
+        """The second half: what was sent is kept, in the place of what was. Without a first half: as callbacks have left the buffers."""
         if self._sent:
             self._turn(now, kept)
         elif self._has_turned:
@@ -224,11 +217,7 @@ def _is_asked_at(boundary: int) -> bool:
 
 
 class Mirror:
-    """Rank 0's values of some buffers, twice: those of the last boundary, and those of the step that is under way.
-
-    Attributes:
-        numbers: which buffers.
-    """
+    """Rank 0's values of some buffers, by number, twice: those of the last boundary, and those of the step that is under way."""
 
     def __init__(self, numbers: list[int], tensors: Sequence[torch.Tensor]) -> None:
         """Make room for tensors like these."""
@@ -236,14 +225,9 @@ class Mirror:
         self._pending, self._kept = _Flat(tensors), _Flat(tensors)
 
     def send(self, buffers: Sequence[torch.Tensor], *, asks: bool) -> bool:
-        """A collective: rank 0's go to all. What is kept stays as it is.
+        """A collective: rank 0's go to all, and whether it asks for a vote, which is given back. What is kept stays as it is.
 
-        Args:
-            buffers: this rank's, all of them.
-            asks: rank 0 asks for a vote; of other ranks it is not read.
-
-        Returns:
-            Whether rank 0 asks.
+        `buffers` are all of this rank's; `asks` is read on rank 0 alone.
         """
         if distributed.get_rank() == 0:
             if self.numbers:

@@ -76,14 +76,8 @@ def _restore_cuda(saved: list[torch.Tensor], saved_current: int | None) -> None:
 def devices_for(saved: int, saved_current: int, count: int, current: int) -> dict[int, int]:
     """On which device each saved generator goes on: the current one's on the current one, and the one that it takes the place of on its.
 
-    Args:
-        saved: generators, by the index of their device.
-        saved_current: index of the device that was current.
-        count: devices here.
-        current: index of the one that is current here.
-
     Returns:
-        Index here by index there, without those that have no place here.
+        Index here by index there, without those that have no place among the `count` devices here.
     """
     swapped = {saved_current: current, current: saved_current}
     placed = {number: swapped.get(number, number) for number in range(saved)}

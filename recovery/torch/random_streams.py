@@ -51,10 +51,7 @@ class Streams:
     def keyed(cls, seed: int, number: int, epoch: int) -> Streams:
         """Begin streams that follow from these alone, so that another process can begin the same ones.
 
-        Args:
-            seed: of the rank (keyed.py).
-            number: of the loader among those of a training.
-            epoch: 0-based.
+        The seed is of the rank (keyed.py), the number of the loader among those of a training, the epoch 0-based.
         """
         digest = digest_of("loader", seed, number, epoch)
         parts = {"python": digest[:8], "torch": digest[8:16], "numpy": digest[16:24]}
@@ -142,13 +139,7 @@ class KeyedData(Dataset[Any]):
     """Of a rank; what is asked for are keys."""
 
     def __init__(self, dataset: Dataset[Any], seed: int, rank: int) -> None:
-        """Wrap a data set.
-
-        Args:
-            dataset: map-style.
-            seed: of augmentation in worker processes.
-            rank: whose share it is asked for.
-        """
+        """Wrap a map-style data set; `seed` is of augmentation in worker processes, and `rank` says whose share it is asked for."""
         self._dataset, self._seed, self._rank = dataset, seed, rank
 
     def __getitems__(self, keys: Sequence[Key]) -> list[Any]:

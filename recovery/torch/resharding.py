@@ -224,14 +224,7 @@ class _Reader(StorageReader):
 
 
 def states_for(saved: Saved, parts: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
-    """Read what these parts need. Tensors that they have already are filled in place.
-
-    Args:
-        saved: the checkpoint.
-        parts: objects without wrappers.
-
-    Returns:
-        For each part what its `load_state_dict` takes.
+    """Read what these parts, without wrappers, need: for each what its `load_state_dict` takes. Tensors that they have are filled in place.
 
     Raises:
         CheckpointStateError: the checkpoint has no such part, or a tensor of another shape.

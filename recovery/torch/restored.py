@@ -31,12 +31,7 @@ Difference = tuple[str, str]
 
 
 def load(name: str, items: Sequence[Any], states: Sequence[Any]) -> None:
-    """Load the states of one part.
-
-    Args:
-        name: of the part, for errors.
-        items: objects without wrappers.
-        states: one for each, under plain names. What an object may keep of them is its own.
+    """Load the states of one part, one for each item, under plain names. What an object may keep of them is its own.
 
     Raises:
         CheckpointStateError: there are more or fewer, or an object refuses what it is given.
@@ -57,10 +52,6 @@ def load(name: str, items: Sequence[Any], states: Sequence[Any]) -> None:
 
 def check(parts: Mapping[str, Sequence[Any]], saved: Mapping[str, Sequence[Any]]) -> None:
     """Compare what was loaded with what was saved, when all of it was loaded: one object may have changed another's.
-
-    Args:
-        parts: objects without wrappers.
-        saved: the states that they were given.
 
     Raises:
         CheckpointStateError: something differs; says what and where.

@@ -34,13 +34,7 @@ class SampledOrder:
     """Of one sampler or batch sampler."""
 
     def __init__(self, sampler: Any, *, seed: int, rank: int, world_size: int) -> None:
-        """Look whether an order of it can be had.
-
-        Args:
-            sampler: gives indices, or lists of them, and has a length.
-            seed: of what it draws.
-            rank: of this process.
-            world_size: ranks in all.
+        """Look whether an order of it can be had: it gives indices, or lists of them, and has a length. The seed is of what it draws.
 
         Raises:
             UsageError: its passes may have no end, or it gives the share of another rank.

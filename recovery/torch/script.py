@@ -112,11 +112,7 @@ def _check_schedules(optimizer: Any, further: Mapping[str, Any]) -> None:
 
 
 def resumable(loader: DataLoader[Any], session: SessionInterface) -> ResumableLoader:
-    """Make a loader that knows its position of torch's own.
-
-    Args:
-        loader: over a map-style or iterable data set.
-        session: of this entry.
+    """Make a loader that knows its position of torch's own, over a map-style or iterable data set.
 
     Raises:
         UsageError: it gives no batches, or its order is one that nobody could restore.

@@ -93,11 +93,7 @@ def split(payload: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def join(payload: Mapping[str, Any], meshes: Mapping[MeshKey, DeviceMesh]) -> dict[str, Any]:
-    """Undo `split` in a world that has the same meshes.
-
-    Args:
-        payload: as it was read from a file.
-        meshes: of this process.
+    """Undo `split` in a world that has the same meshes, which are given as this process has them.
 
     Raises:
         CheckpointStateError: a tensor lies on a mesh that is not among them.
@@ -201,11 +197,7 @@ def is_sharded(parts: Mapping[str, Iterable[Any]]) -> bool:
 
 
 def put_back(payload: Mapping[str, Any], parts: Mapping[str, list[Any]]) -> dict[str, Any]:
-    """Make DTensors of this world out of a rank's own file.
-
-    Args:
-        payload: as `split` made it, of this rank.
-        parts: the objects that it will be loaded into, without wrappers.
+    """Make DTensors of this world out of a rank's own file, as `split` made it, for objects without wrappers.
 
     Raises:
         CheckpointStateError: it was saved on another mesh, or placed in another way on this one. Nothing was loaded: a load would

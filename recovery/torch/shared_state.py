@@ -33,11 +33,7 @@ class SharedPieces:
     ) -> None:
         """Copy the rank's share of the state, and compute what tells it from another history's.
 
-        Args:
-            payload: the whole state, with its objects by name under `parts`.
-            kept: given the name of a part and of an entry of its state, says whether every rank keeps that for itself.
-            rank: whose share.
-            world_size: over how many ranks the state is spread.
+        `kept`, given the name of a part and of an entry of its state, says whether every rank keeps that for itself.
 
         Raises:
             CheckpointStateError: it holds a tensor that is spread over ranks already.
@@ -148,15 +144,11 @@ def fingerprints_of(side: Path) -> dict[str, str]:
 
 
 def join(side: Path, parts: Sequence[Path], replicated: str) -> dict[str, Any]:
-    """Put a state together again from a rank's own file and every rank's part; nothing is loaded into any object yet.
-
-    Args:
-        side: what the rank kept.
-        parts: of all ranks, verified.
-        replicated: fingerprint of the shared state that all of them must be of.
+    """Put a state together again from a rank's own file and every rank's verified part; nothing is loaded into any object yet.
 
     Raises:
-        CheckpointManifestError: they do not belong together: a tensor is missing or twice there, or it is another state.
+        CheckpointManifestError: they do not belong together: a tensor is missing or twice there, or they are not the shared state whose
+            fingerprint is `replicated`.
     """
     own = _loaded(side, _SIDE)
     tensors: dict[int, torch.Tensor] = {}
@@ -208,14 +200,9 @@ def _filled(value: Any, tensors: Mapping[int, torch.Tensor]) -> Any:
 
 
 def owners(storage_bytes: Mapping[int, int], world_size: int) -> dict[int, int]:
-    """Give each storage to the rank that has the fewest bytes so far, the largest storages first: a pure function, so that no rank has to ask another.
+    """Give each storage, by its number, to the rank that has the fewest bytes so far, the largest storages first.
 
-    Args:
-        storage_bytes: size by number of the storage, in bytes.
-        world_size: number of ranks, at least 1.
-
-    Returns:
-        The rank by number of the storage. No rank has more than the mean and the largest storage together.
+    A pure function, so that no rank has to ask another. No rank has more than the mean and the largest storage together.
     """
     loads = [0] * world_size
     owner: dict[int, int] = {}

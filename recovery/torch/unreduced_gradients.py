@@ -14,9 +14,6 @@ from recovery.errors import CheckpointStateError
 def refuse(parts: Mapping[str, list[Any]]) -> None:
     """Refuse to save a state without them: the next steps would be other ones.
 
-    Args:
-        parts: objects without wrappers, by the name of their part.
-
     Raises:
         CheckpointStateError: names the first parameter that has one.
     """
