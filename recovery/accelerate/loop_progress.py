@@ -52,10 +52,7 @@ class LoopProgress:
         self._may_begin = True
 
     def begin_steps(self, loader: Any) -> int:
-        """Begin or go on with an epoch's loop.
-
-        Returns:
-            How many batches of it are behind training already.
+        """Begin or go on with an epoch's loop; gives how many batches of it are behind training already.
 
         Raises:
             UsageError: there is no such loop to begin.

@@ -32,11 +32,7 @@ class Generators:
     """The random generators that decide an epoch: the process's, and those of the loader that it is drawn by (fact 3)."""
 
     def __init__(self, loader: Any) -> None:
-        """Look at a prepared loader.
-
-        Args:
-            loader: that the epoch is taken from.
-        """
+        """Look at the prepared loader that the epoch is taken from."""
         self._loader = loader
 
     def state(self) -> Saved:
@@ -45,12 +41,7 @@ class Generators:
         return {"process": capture_random_state(), "loader": own}
 
     def restore(self, state: Saved, *, with_process: bool = True) -> None:
-        """Put them back. One that is not made yet takes its seed from the epoch's number.
-
-        Args:
-            state: as `state` gave it.
-            with_process: those of the process too.
-        """
+        """Put back what `state` gave, those of the process too if asked. One that is not made yet takes its seed from the epoch's number."""
         if with_process:
             restore_random_state(state["process"])
         own = self._of_loader()
@@ -77,11 +68,11 @@ class Generators:
 def write(
     folder: Path, *, rank: int, epoch: int, batches: int, begun: Saved, now: Saved, **more: Any
 ) -> None:
-    """Write a rank's file into a folder that all ranks write together.
+    """Write a rank's file into a folder that all ranks write together; its number in the name makes it its own.
 
     Args:
         folder: that is being saved.
-        rank: whose; its number in the name makes the file its own.
+        rank: whose.
         epoch: that goes on or begins, 0-based.
         batches: of it, behind training.
         begun: where the generators stood when it began.
@@ -114,20 +105,12 @@ class DrawWatch:
     """Looks whether fetching a batch moves this process's generators, in the first steps of an entry."""
 
     def __init__(self, steps: int = 3) -> None:
-        """Nothing is seen yet.
-
-        Args:
-            steps: how many fetches are looked at. The first of an epoch draws anyway (fact 1), and does not count.
-        """
+        """Nothing is seen yet. So many fetches are looked at; the first of an epoch draws anyway (fact 1), and does not count."""
         self._left = steps
         self._before: tuple[Any, ...] = ()
 
     def before_fetch(self, *, is_first: bool) -> None:
-        """A batch is about to be fetched.
-
-        Args:
-            is_first: of its epoch.
-        """
+        """A batch is about to be fetched, the first of its epoch or a later one."""
         self._before = _standing() if self._left and not is_first else ()
 
     def after_fetch(self) -> None:

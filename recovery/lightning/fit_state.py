@@ -36,13 +36,7 @@ class FitState:
     """The state of one `fit`, as `recovery.ModelCheckpoint` saves it: at the beginning of a batch, before anything is done with it."""
 
     def __init__(self, trainer: Trainer, places: Callable[[], list[dict[str, Any]]], owner: str) -> None:
-        """Nothing is loaded yet.
-
-        Args:
-            trainer: that fits.
-            places: says where each loader of the training is.
-            owner: of what its loggers write (logger_files.py).
-        """
+        """Nothing is loaded yet. `places` says where each loader of the training is; `owner` is of what its loggers write (logger_files.py)."""
         self._trainer, self._places, self._owner = trainer, places, owner
         self.path: Path | None = None
         """The plan's checkpoint, for Lightning to load; None: training begins."""

@@ -31,12 +31,7 @@ class WatchedLoader:
     """Gives what the loader gives, and has its attributes."""
 
     def __init__(self, loader: Any, at: dict[str, Any] | None) -> None:
-        """Watch a loader.
-
-        Args:
-            loader: whatever Lightning iterates over.
-            at: the place where its next pass goes on, as `place` said it; None: at its beginning.
-        """
+        """Watch a loader, whatever Lightning iterates over. Its next pass goes on at a place that `place` said; None: at its beginning."""
         self.__dict__.update(_loader=loader, _at=at, _pass=None)
 
     def __getattr__(self, name: str) -> Any:
@@ -57,11 +52,7 @@ class WatchedLoader:
         return self.__dict__["_pass"]  # type: ignore[no-any-return]
 
     def place(self, ahead: int) -> dict[str, Any]:
-        """Where the loop is.
-
-        Args:
-            ahead: batches that were asked for and that no step has used yet.
-        """
+        """Where the loop is, if so many batches were asked for `ahead` that no step has used yet."""
         of: _Pass = self.__dict__["_pass"]
         return of.place(ahead)
 

@@ -53,10 +53,7 @@ class MindSporeScheduler:
     def serve(self, session: Session, variables: Mapping[str, str], ps_context: Mapping[str, Any]) -> str:
         """Let it serve this generation's world; returns its address (host:port) once it listens there.
 
-        Args:
-            session: of this entry.
-            variables: what MindSpore reads, but for the port; empty: unset.
-            ps_context: what the script gave to set_ps_context; empty: nothing.
+        `variables` are what MindSpore reads, but for the port (empty: unset); `ps_context` is what the script gave to set_ps_context.
 
         Raises:
             GenerationInterrupted: the generation ended meanwhile.
@@ -144,13 +141,7 @@ def program_address(session: Session) -> str:
 
 
 def program_variables(session: Session, address: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """What this rank's program reads of its world; empty: unset.
-
-    Args:
-        session: of this generation.
-        address: where the scheduler serves.
-        environment: the program's own.
-    """
+    """What this rank's program reads of its world, whose scheduler serves at `address`; empty: unset."""
     host, _, port = address.rpartition(":")
     variables = variables_of(session, role="MS_WORKER", node_id=str(session.rank), host=host)
     return {**variables, "MS_SCHED_PORT": port}

@@ -96,14 +96,9 @@ class _Copy:
 
 
 def stand_behind(dataset: Any, step: int, batches_per_epoch: int) -> Position:
-    """Put a data set behind a step, before its iterator is made: MindSpore counts its position in steps, over all epochs.
+    """Put a data set behind a step of all epochs together, before its iterator is made; 0: it begins where it stands.
 
-    Behind an epoch's last batch it stands in the next epoch.
-
-    Args:
-        dataset: any of MindSpore's.
-        step: of all epochs together; 0: it begins where it stands.
-        batches_per_epoch: at least 1.
+    MindSpore counts its position in steps, and behind an epoch's last batch it stands in the next epoch.
     """
     if step:
         # With fast recovery off every random augmentation is drawn as an undisturbed run draws it.
@@ -116,13 +111,9 @@ def stand_behind(dataset: Any, step: int, batches_per_epoch: int) -> Position:
 def load_parameters(
     path: Path, network: Any, *, key: bytes | None = None, mode: str = "AES-GCM"
 ) -> dict[str, Any]:
-    """Load a .ckpt or .safetensors file into every parameter of `network`.
+    """Load a .ckpt or .safetensors file, whose digest has been checked, into every parameter of `network`.
 
-    Args:
-        path: of a file whose digest has been checked.
-        network: a cell; in training the one with the optimizer in it.
-        key: of an encrypted file.
-        mode: how it is encrypted.
+    In training that is the cell with the optimizer in it. `key` and `mode` are of an encrypted file.
 
     Returns:
         What the file holds besides, by name.

@@ -28,13 +28,7 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # not installed where types
     """
 
     def __init__(self, trainer: Any, session: Session, *, keep: int | None) -> None:
-        """Nothing is counted before `stand`.
-
-        Args:
-            trainer: whose.
-            session: of this entry.
-            keep: how many folders stay; None: all.
-        """
+        """Nothing is counted before `stand`. So many folders are to `keep`; None: all."""
         self._trainer, self._session, self._keep = trainer, session, keep
         self.num_epochs = self.updates_per_epoch = 0
         self.draws, self.is_first_fetch = DrawWatch(), True
@@ -62,12 +56,9 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # not installed where types
         self._has_trained = True
 
     def stand(self, epoch: int, updates: int, resumed: Saved | None) -> None:
-        """Count from here.
+        """Count from here: `updates` steps of an epoch (0-based), which begins or goes on.
 
-        Args:
-            epoch: that begins or goes on, 0-based.
-            updates: steps of it that were done.
-            resumed: what this rank has saved there; None: nothing.
+        `resumed` is what this rank has saved there; None: nothing.
         """
         # An epoch counts when it begins.
         self._epoch, self._updates, self._resumed = epoch - 1, updates, resumed

@@ -134,16 +134,10 @@ class Recovered:
 
 
 def go_on_in_tensorboard(callbacks: list[Any], session: Session, output_dir: str, purge_step: int) -> None:
-    """Have the Trainer's callback write where the one of the generation before did: one run of the job, whose files purge the steps that are made again.
+    """Have the Trainer's callback write where the one of the generation before did: one run of the job, whose files purge the steps made again.
 
-    A writer or a directory that the script gave stays.
-
-    Args:
-        callbacks: of the Trainer.
-        session: of this entry.
-        output_dir: of its arguments.
-        purge_step: from it on, all that generations before have logged counts no more. A directory that the script gave may hold other runs,
-            which are not hidden as long as no generation of this run has written there.
+    From `purge_step` on, all that generations before have logged counts no more. A writer or a directory that the script gave stays; the latter
+    may hold other runs, which are not hidden as long as no generation of this run has written there.
     """
     owner = f".{session.job[:12]}-{session.run}"
     for callback in callbacks:

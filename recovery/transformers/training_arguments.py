@@ -43,10 +43,7 @@ _REFUSED = (
 
 
 def check(arguments: Any) -> None:
-    """Refuse what no rollback can be exact with.
-
-    Args:
-        arguments: TrainingArguments.
+    """Refuse TrainingArguments that no rollback can be exact with.
 
     Raises:
         UsageError: names the first one.
@@ -61,10 +58,7 @@ def check(arguments: Any) -> None:
 
 
 def take_limit(arguments: Any) -> int | None:
-    """Take the removal of old folders from the Trainer, which does not know what a rollback needs.
-
-    Args:
-        arguments: TrainingArguments; `save_total_limit` is None afterwards.
+    """Take the removal of old folders from the Trainer, which does not know what a rollback needs: `save_total_limit` is None afterwards.
 
     Returns:
         How many folders stay; None: all.
