@@ -21,12 +21,9 @@ def adopt(
     make_manifest: Callable[[tuple[ManifestFile, ...]], Manifest],
     still_owns_rank: Callable[[], bool],
 ) -> Manifest:
-    """Sync a finished file and its directory, then write the manifest beside it: only then it is a checkpoint.
+    """Sync a finished file, which nobody writes any more, and its directory, then write the manifest beside it: only then it is a checkpoint.
 
-    Args:
-        path: of a file under its final name, which nobody writes any more.
-        make_manifest: given the file with its size and SHA-256, makes its manifest.
-        still_owns_rank: asked right before the manifest gets its name, as by `publish.StagedCheckpoint.finish`.
+    `still_owns_rank` is asked right before the manifest gets its name, as by `publish.StagedCheckpoint.finish`.
 
     Raises:
         CheckpointWriteError: it could not be read or made durable, or is gone again. It stays as it is, without a manifest.
@@ -53,14 +50,9 @@ def adopt_folder(
     rank: int,
     shared_by: int,
 ) -> Manifest:
-    """Sync a finished folder and all that is in it, then write the manifest beside it: only then it is a checkpoint.
+    """As `adopt`, of a finished folder and all that is in it: nobody writes any more what this rank answers for.
 
-    Args:
-        folder: absolute; nobody writes any more what this rank answers for.
-        make_manifest: given the files with their sizes and SHA-256, makes their manifest.
-        still_owns_rank: asked right before the manifest gets its name, as by `publish.StagedCheckpoint.finish`.
-        rank: this one.
-        shared_by: how many ranks write the folder together; 1: it is this rank's own.
+    `shared_by` says how many ranks write the folder together; 1: it is this rank's own.
 
     Raises:
         CheckpointWriteError: it could not be read or made durable, changed meanwhile, or its manifest's name is another's. It stays as it is.

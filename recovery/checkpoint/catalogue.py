@@ -133,15 +133,9 @@ def scan(
 
 
 def list_all(places: Iterable[tuple[str, str | None]], *, job: str, run: int, rank: int | None) -> Listing:
-    """List what a node holds of a run, over all directories and prefixes that it ever saved to: one file a step.
+    """List what a node holds of a run, of one rank or (None) of any, over all directories and prefixes that it ever saved to: one file a step.
 
-    A directory that cannot be listed is passed over as a whole, with its reason.
-
-    Args:
-        places: directories with the prefix saved under; None: any.
-        job: whose.
-        run: of which run of the job.
-        rank: of which rank; None: of any.
+    A directory that cannot be listed is passed over as a whole, with its reason. A place without a prefix (None) counts with any.
     """
     found: dict[int, HeldCheckpoint] = {}
     passed_over: dict[str, Skipped] = {}

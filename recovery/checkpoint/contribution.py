@@ -101,11 +101,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return sum(file.file_bytes for file in self.files)
 
     def paths(self, directory: Path) -> tuple[Path, ...]:
-        """Where its files are, in the order in which it lists them.
-
-        Args:
-            directory: that the manifest stands in.
-        """
+        """Where its files are, in the order in which it lists them, if it stands in this directory."""
         return tuple(directory / file.name for file in self.files)
 
 

@@ -42,12 +42,7 @@ class TemporaryFile:
     """
 
     def __init__(self, directory: int, name: str) -> None:
-        """Prepare for `directory / name`.
-
-        Args:
-            directory: descriptor of the directory.
-            name: the final name in it.
-        """
+        """Prepare for a final name in the directory that this descriptor has opened."""
         self._directory = directory
         self._name = name
         self._temporary = f".{name}.{os.getpid()}-{secrets.token_hex(8)}{TEMPORARY_SUFFIX}"
@@ -205,7 +200,7 @@ def _fill(writer: DigestingWriter, fill: Callable[[BinaryIO], None]) -> None:
 
 
 class DigestingWriter(io.RawIOBase):
-    """A stream that only grows, digested while it is written, so that no bit is read twice.
+    """A stream that only grows, digested while it is written, so that no byte is read twice.
 
     Small pieces are gathered (a framework writes hundreds of a few bytes) until `drain`; after a failure nothing more is written.
     Closing it leaves the descriptor to its owner.

@@ -41,12 +41,7 @@ class Receipt:
     """One contribution on its way in. Use as a context: what was not published is gone behind it. Blocks; not for an event loop."""
 
     def __init__(self, directory: Path, wanted: Wanted) -> None:
-        """Prepare; nothing is made.
-
-        Args:
-            directory: where to; made if absent.
-            wanted: what it must be.
-        """
+        """Prepare to take what is wanted into a directory, which is made if absent; nothing is made yet."""
         self._directory, self._wanted = directory.absolute(), wanted
         self._stack = contextlib.ExitStack()
         self._opened = -1
@@ -158,13 +153,9 @@ class Receipt:
         self._writer = None
 
     def publish(self, still_owns_rank: Callable[[], bool] = lambda: True) -> HeldCheckpoint:
-        """Give the files and the manifest their names, which nothing had before that is worth keeping.
+        """Give the files and the manifest their names, which nothing had before that is worth keeping; gives the checkpoint as it lies here.
 
-        Args:
-            still_owns_rank: as for `publish.StagedCheckpoint.finish`.
-
-        Returns:
-            The checkpoint as it lies here.
+        `still_owns_rank` is as for `publish.StagedCheckpoint.finish`.
 
         Raises:
             CheckpointWriteError: it could not be published. No manifest stands there then.

@@ -58,12 +58,9 @@ def _files_below(folder: Path, begins: str) -> Iterator[str]:
 
 
 def answers_for(name: str, *, rank: int, world_size: int) -> bool:
-    """Does a rank list this file of a folder that all ranks write together?
+    """Does a rank list this file (its path from the folder) of a folder that all ranks write together?
 
-    Args:
-        name: path from the folder.
-        rank: which.
-        world_size: a number from here on is no rank's, and rank 0's like any other name.
+    A number from `world_size` on is no rank's, and rank 0's like any other name.
     """
     last = name.rpartition("/")[2]
     if last in FINISHED:
@@ -83,11 +80,7 @@ def name_fault(name: str) -> str:
 
 
 def manifests_in(directory: Path, listed: tuple[str, ...]) -> Iterator[tuple[Path, Path, int | None]]:
-    """Name what may be the manifest of a folder.
-
-    Args:
-        directory: where.
-        listed: the names in it.
+    """Name what may be the manifest of a folder, among the names that are listed in a directory.
 
     Yields:
         The manifest, the folder that it would be of, and whose it is (None: its name does not say).

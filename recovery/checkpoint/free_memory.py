@@ -20,9 +20,8 @@ def free_bytes() -> int:
 def free_of_groups(root: Path = _ROOT, own: Path = _OWN) -> int | None:
     """What the narrowest limit leaves; None: there is none, or nobody can say.
 
-    Args:
-        root: where the groups are mounted (version 2).
-        own: says which group is this process's. Its parents' limits hold as well: schedulers of clusters set them there.
+    `root` is where the groups are mounted (version 2), `own` says which is this process's. Its parents' limits hold as well: schedulers of
+    clusters set them there.
     """
     try:
         group = root / own.read_text(encoding="ascii").rpartition("::/")[2].strip()

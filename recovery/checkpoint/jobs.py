@@ -58,16 +58,10 @@ def prefix_of(manifest: Manifest) -> str | None:
 
 
 def unknown(directory: Path, prefix: str, *, job: str, known: Container[str]) -> tuple[FoundJob, ...]:
-    """Find other jobs that have saved under a prefix, or under what `free_prefix` makes of it.
-
-    Args:
-        directory: where; an absent one holds none.
-        prefix: that a job wants to save under, in any layout.
-        job: its name.
-        known: others that may lie there.
+    """Find other jobs that have saved under a prefix, in any layout, or under what `free_prefix` makes of it; `known` ones may lie there.
 
     Returns:
-        The one with the newest step first; none where the job itself has saved there: it has begun beside them.
+        The one with the newest step first; none where the directory is absent or the job itself has saved there: it has begun beside them.
 
     Cost: one small read per manifest.
     """

@@ -18,14 +18,10 @@ _TEMPORARY = re.compile(
 
 
 def remove_leftovers(directory: Path, prefix: str) -> None:
-    """Remove what processes that are gone have begun to save under a prefix, which nobody else saves under now.
+    """Remove what processes that are gone have begun to save under a prefix, which nobody but the caller saves under now.
 
     A manifest that was ready stays: it says whose the file is that it was written for (catalogue.py). What cannot be removed stays too, and
     is logged.
-
-    Args:
-        directory: where; absent: nothing is there.
-        prefix: that the caller saves under.
     """
     removed, freed_bytes = 0, 0
     try:

@@ -115,15 +115,9 @@ def seal(manifest: Manifest) -> tuple[Manifest, bytes]:
 
 
 def write(path: Path, manifest: Manifest, *, before_rename: Callable[[], None] | None = None) -> Manifest:
-    """Make a manifest durable under `path`, whose checkpoint files are there already.
+    """Make a manifest durable under `path`, whose checkpoint files are there already; gives it with its digest.
 
-    Args:
-        path: of the manifest.
-        manifest: its content.
-        before_rename: called when only the name is left to be given; what it raises passes through, and nothing has changed.
-
-    Returns:
-        The manifest with its digest.
+    `before_rename` is called when only the name is left to be given; what it raises passes through, and nothing has changed.
 
     Raises:
         CheckpointWriteError: it could not be written; what was under `path` before is still there.
@@ -169,7 +163,7 @@ def read_for(path: Path, *, file: str) -> Manifest:
     """Read a manifest that must be of `file`, wherever it stands itself (a temporary name, say).
 
     Raises:
-        CheckpointManifestError: as `read`.
+        CheckpointManifestError: as `read_manifest`.
     """
     manifest = _read(path)
     if manifest.file != file:
@@ -182,14 +176,10 @@ def _read(path: Path) -> Manifest:
 
 
 def parse(path: Path, content: bytes) -> Manifest:
-    """Check the bytes of a manifest, wherever they come from.
-
-    Args:
-        path: where they stand, or will; for the error.
-        content: at most BYTES_MAX.
+    """Check the bytes of a manifest, at most BYTES_MAX, wherever they come from; where they stand, or will, is for the error.
 
     Raises:
-        CheckpointManifestError: as `read`, but for what the file beside it is called.
+        CheckpointManifestError: as `read_manifest`, but for what the file beside it is called.
     """
     body, digest = _unsealed(path, content)
     found = _decoded(path, body, _format_only).format

@@ -52,12 +52,7 @@ class MemoryHome:
     """A job's directory in memory. While a process has one of these, nobody clears the directory up."""
 
     def __init__(self, base: Path, job: str, recovery_path: Path) -> None:
-        """Make the directory where it is absent, and hold it.
-
-        Args:
-            base: the tmpfs.
-            job: whose.
-            recovery_path: of the job: its launcher knows it by that.
+        """Make the job's directory on a tmpfs where it is absent, and hold it. Its launcher knows the job by `recovery_path`.
 
         Raises:
             OSError: it cannot be made, or is another user's.

@@ -35,11 +35,7 @@ class NameConflict(msgspec.Struct, frozen=True):
 
 
 def find(path: Path, manifest: Manifest) -> NameConflict:
-    """Look at what has the name of a checkpoint that is about to be saved.
-
-    Args:
-        path: absolute, of the first file.
-        manifest: of what is saved.
+    """Look at what has the name of a checkpoint that is about to be saved; `path` is absolute, of its first file.
 
     Raises:
         CheckpointWriteError: the name is another's: of another job or run, of another rank that shares the directory, or of a
@@ -84,13 +80,9 @@ def _violation(path: Path, old: Manifest, manifest: Manifest) -> str:
 
 
 def resolve(opened: int, conflict: NameConflict) -> None:
-    """Free the name. The old manifest goes first, so it never stands beside new bytes.
+    """Free the name, in the directory that this descriptor has opened. The old manifest goes first, so it never stands beside new bytes.
 
     A process that dies between the renames leaves files without a manifest; the next save joins them under the same number.
-
-    Args:
-        opened: descriptor of the directory.
-        conflict: what `find` found.
 
     Raises:
         OSError: it could not be done; nothing is lost.

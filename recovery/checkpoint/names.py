@@ -88,12 +88,7 @@ def rank_manifest_path(folder: Path, rank: int) -> Path:
 
 
 def manifest_beside(path: Path, rank: int | None) -> Path:
-    """Find which manifest is a rank's own: a folder has one, or one for each rank.
-
-    Args:
-        path: of a checkpoint file or folder.
-        rank: whose; None: nobody's in particular.
-    """
+    """Find which manifest is a rank's own (None: nobody's in particular): a folder has one, or one for each rank."""
     if rank is not None and is_folder(path.name):
         own = rank_manifest_path(path, rank)
         if own.exists():

@@ -56,11 +56,9 @@ def publish(
 
 
 def stage(directory: Path, contents: Sequence[Content | WrittenContent]) -> StagedCheckpoint:
-    """Write the bytes of one checkpoint, so that the state may change again. They are no checkpoint before `StagedCheckpoint.finish`.
+    """Write the bytes of one checkpoint, which has the name of its first file, so that the state may change again.
 
-    Args:
-        directory: where to; made if absent.
-        contents: its files; the checkpoint has the name of the first.
+    They are no checkpoint before `StagedCheckpoint.finish`. The directory is made if absent.
 
     Raises:
         CheckpointWriteError: it was not written. Its temporary files are gone, older checkpoints are untouched.
@@ -104,15 +102,10 @@ class StagedCheckpoint:
         make_manifest: Callable[[tuple[ManifestFile, ...]], Manifest],
         still_owns_rank: Callable[[], bool],
     ) -> tuple[Manifest, Path]:
-        """Make the files durable and visible, and their manifest after them.
+        """Make the files durable and visible, and their manifest after them; gives it with its digest, and the first file's absolute path.
 
-        Args:
-            make_manifest: given the files with their sizes and digests, makes their manifest.
-            still_owns_rank: asked right before each change of what has its final name: a process that was paused in between may have
-                been replaced by one that saves under the same names.
-
-        Returns:
-            The manifest with its digest, and the absolute path of the first file.
+        `still_owns_rank` is asked right before each change of what has its final name: a process that was paused in between may have been
+        replaced by one that saves under the same names.
 
         Raises:
             CheckpointWriteError: it was not saved. The temporary files of this attempt are gone, older checkpoints untouched.
@@ -137,14 +130,7 @@ def give_names(
     sealed: tuple[Manifest, bytes],
     still_owns_rank: Callable[[], bool],
 ) -> None:
-    """Make files visible that are written and synced, and their manifest after them.
-
-    Args:
-        path: of the first one.
-        opened: descriptor of the directory.
-        staged: the files, in the manifest's order.
-        sealed: the manifest and its bytes.
-        still_owns_rank: as for `StagedCheckpoint.finish`.
+    """Make files visible that are written and synced, in their manifest's order, and the manifest after them. `path` is of the first one.
 
     Raises:
         CheckpointWriteError: the name is another's, or the place.

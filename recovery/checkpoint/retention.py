@@ -43,11 +43,8 @@ class Retention:
     ) -> None:
         """Nothing is removed before `apply`.
 
-        Args:
-            look: at the rank's checkpoints as they are now.
-            rule: what is kept.
-            is_pinned: True for a file that the framework removes itself; it counts as kept, and stays.
-            rank: whose manifests, of folders that have one for each rank.
+        `look` lists the checkpoints as they are now. A file that `is_pinned` the framework removes itself: it counts as kept, and stays. `rank`
+        says whose manifests count, of folders that have one for each rank.
         """
         self._look, self._rule, self._is_pinned, self._rank = look, rule, is_pinned, rank
         self._trouble: dict[Path, str] = {}
@@ -129,9 +126,7 @@ class Retention:
 def remove(path: Path, *, rank: int | None = None) -> None:
     """Remove a checkpoint: its files, then its manifest, which until then says whose they were. What is gone already is gone.
 
-    Args:
-        path: of its first file, or of its folder.
-        rank: whose part, of a folder that all ranks write together; the last rank leaves no folder.
+    Of a folder that all ranks write together a rank's part goes; the last rank leaves no folder.
 
     Raises:
         OSError: a file could not be removed; the manifest then stays beside it.

@@ -50,12 +50,7 @@ def check_wanted(path: Path, wanted: Wanted) -> Manifest:
 
 
 def compare(path: Path, manifest: Manifest, wanted: Wanted) -> None:
-    """Compare what a manifest says with what is looked for; the files are not read.
-
-    Args:
-        path: of the first file, for the error.
-        manifest: whichever was found.
-        wanted: what it must be.
+    """Compare what a manifest, of this first file, says with what is looked for; the files are not read.
 
     Raises:
         CheckpointManifestError: it is of another job, run, rank, world or step.

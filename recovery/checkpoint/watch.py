@@ -41,12 +41,10 @@ class DirectoryWatch:
     """Calls back from a thread of its own, once per change that a look finds. A daemon: it never delays the process's end."""
 
     def __init__(self, directory: Path, on_change: Callable[[], None], *, rescan_s: float = 5.0) -> None:
-        """Prepare; nothing runs before `start`.
+        """Prepare; nothing runs before `start`. The directory may be absent, may vanish and come back.
 
-        Args:
-            directory: may be absent, may vanish and come back.
-            on_change: called without arguments, never twice at once. What it raises is logged and the watch goes on.
-            rescan_s: seconds between two looks when no event comes.
+        `on_change` is called never twice at once; what it raises is logged and the watch goes on. Two looks are `rescan_s` seconds apart when no event
+        comes.
         """
         self._directory = directory.absolute()
         self._on_change = on_change

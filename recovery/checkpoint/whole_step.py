@@ -47,11 +47,9 @@ class WholeStep(msgspec.Struct, frozen=True):
 
 
 def find(directory: Path, step: int | None = None) -> WholeStep:
-    """Find a step of which every rank's contribution can be read from here: of the newest run the newest such step.
+    """Find a step of which every rank's contribution can be read from here: this one, or (None) of the newest run the newest that is whole.
 
-    Args:
-        directory: that holds the files, or a directory for each rank.
-        step: this one, and no other; None: the newest that is whole.
+    The directory holds the files, or a directory for each rank.
 
     Raises:
         CheckpointManifestError: there is none, with what is missing; or files of several jobs lie here.

@@ -29,10 +29,7 @@ class WriterProcess:
     """Writes what lies in shared memory to open files, one at a time. Not thread-safe: one save is under way at a time."""
 
     def __init__(self, *, stuck_s: float = _STUCK_S) -> None:
-        """Start it.
-
-        Args:
-            stuck_s: after so many seconds in which nothing was written it is ended and the save given up.
+        """Start it. After so many seconds in which nothing was written it is ended and the save given up.
 
         Raises:
             OSError: it cannot be started.
@@ -65,15 +62,7 @@ class WriterProcess:
         return self._process.poll() is None
 
     def write(self, shared: int, size: int, target: int) -> str:
-        """Have the first bytes of a shared memory written to an open file.
-
-        Args:
-            shared: descriptor of the memory.
-            size: how many bytes.
-            target: descriptor of the file; it stays the caller's.
-
-        Returns:
-            SHA-256 of what was written, hex.
+        """Have the first bytes of a shared memory, by its descriptor, written to an open file, which stays the caller's; gives their SHA-256, hex.
 
         Raises:
             OSError: it was not written whole: the disk's own error, or the writer has ended or was stopped. Then it is not used again.
