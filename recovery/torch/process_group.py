@@ -175,9 +175,7 @@ class World:
         if devices.NCCL in self._backend:
             devices.leave_end_of_nccl_to_us()
         sockets.use_interface_of(session.host)
-        _keep_bucket_layout()
-        _watch_further_groups()
-        _leave_weights_in_live_worlds()
+        _change_torch()
         store = self._meet()
         session.check()
         distributed.distributed_c10d._world.group_count = 0  # noqa: SLF001 - fact 8
@@ -367,14 +365,11 @@ def _listen(host: str) -> socket.socket:
     return listening
 
 
-def _keep_bucket_layout() -> None:
-    """See fact 2 in this module's head. DistributedDataParallel asks for a rebuild before every forward pass; the answer is no."""
+def _change_torch() -> None:
+    """Facts 2, 9 and 10: no bucket is rebuilt; every group that is made, and weights that are given to all, come through here."""
     setattr(Reducer, "_rebuild_buckets", lambda reducer: False)  # noqa: B010 - a method of a C++ class
-
-
-def _watch_further_groups() -> None:
-    """See fact 9 in this module's head: every group that torch makes comes through one function."""
     setattr(distributed.distributed_c10d, "_new_process_group_helper", _form_group)  # noqa: B010 - a function of torch
+    setattr(data_parallel, "_sync_module_states", _sync_module_states)  # noqa: B010 - as above
 
 
 def _form_group(*arguments: Any, **named: Any) -> Any:
@@ -383,11 +378,6 @@ def _form_group(*arguments: Any, **named: Any) -> Any:
     )
     with watched:
         return _torchs_form_group(*arguments, **named)
-
-
-def _leave_weights_in_live_worlds() -> None:
-    """See fact 10 in this module's head."""
-    setattr(data_parallel, "_sync_module_states", _sync_module_states)  # noqa: B010 - a function of torch
 
 
 def _sync_module_states(*arguments: Any, **named: Any) -> None:

@@ -187,7 +187,7 @@ def _enter_world(directory: Path, generation: int, rank: int, world: int) -> Fil
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=world)
     # Fact 3 of recovery/torch/process_group.py: dropped with the model it may wait for ever.
     _kept_groups.append(distributed.group.WORLD)
-    process_group._keep_bucket_layout()
+    process_group._change_torch()
     return FileStore(str(directory / f"notes_{generation}"), -1)
 
 
@@ -237,7 +237,6 @@ def _first_entry(role: str, rank: int, world: int, directory: Path, cases: set[s
 
 def _second_entry(memory: LiveMemory | None, rank: int, world: int, directory: Path, cases: set[str]) -> None:
     notes = _enter_world(directory, 2, rank, world)
-    process_group._leave_weights_in_live_worlds()
     process_group._world = process_group.World(_live_session(rank, world), "gloo", process_group._TIMEOUT)
     objects = _kept_objects if "kept" in cases and memory is not None else Objects(6 + rank)
     before = [parameter.detach().clone() for parameter in objects.net.parameters()]
