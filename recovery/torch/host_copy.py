@@ -34,7 +34,7 @@ def copied_to_host(tree: Tree, *, lies_elsewhere: Callable[[torch.Tensor], bool]
     """
     storages: dict[int, torch.UntypedStorage] = {}
     memo: dict[int, Any] = {}
-    for tensor in _tensors(tree):
+    for tensor in tensors_of(tree):
         if id(tensor) in memo or not _is_plain(tensor) or not lies_elsewhere(tensor):
             continue
         storage = tensor.untyped_storage()
@@ -60,12 +60,13 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     return not (tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
 
 
-def _tensors(tree: object) -> Iterator[torch.Tensor]:
+def tensors_of(tree: object) -> Iterator[torch.Tensor]:
+    """Of a tree of dicts, lists and tuples, as often as it has them."""
     if isinstance(tree, torch.Tensor):
         yield tree
     elif isinstance(tree, Mapping):
         for inner in tree.values():
-            yield from _tensors(inner)
+            yield from tensors_of(inner)
     elif isinstance(tree, (list, tuple)):
         for inner in tree:
-            yield from _tensors(inner)
+            yield from tensors_of(inner)

@@ -55,12 +55,12 @@ def take(wire: Wire, *, own: Mapping[str, torch.Tensor], device: torch.device, w
     with torch.no_grad():
         # Where bytes cannot be written to where they belong, they are when all of them are there.
         flats = [_bytes_of(target) for target in targets]
-        for wire_device, spans in _pieces(notes, wire.types):
-            if wanted and len(spans) == 1 and flats[spans[0].tensor].device.type == wire_device.type:
+        for piece_device, spans in _pieces(notes, wire.types):
+            if wanted and len(spans) == 1 and flats[spans[0].tensor].device.type == piece_device.type:
                 wire.broadcast(_cut(flats, spans[0]))
                 continue
             size = sum(span.end - span.begin for span in spans)
-            piece = wire.broadcast(torch.empty(size, dtype=torch.uint8, device=wire_device))
+            piece = wire.broadcast(torch.empty(size, dtype=torch.uint8, device=piece_device))
             if wanted:
                 parts = torch.split(piece, [span.end - span.begin for span in spans])
                 for span, part in zip(spans, parts, strict=True):
@@ -88,10 +88,8 @@ class Wire:
         if replicas and group is None:
             group = distributed.new_group(list(replicas), use_local_synchronization=True)
         self._group = group
-        world = distributed.group.WORLD
-        assert world is not None, "a world was formed"
-        self.types = frozenset(device.type for device in world._device_types)  # noqa: SLF001 - torch has no public name for it
-        self.device = _device("cpu" if "cpu" in self.types else "cuda")
+        self.types = _types_of_world()
+        self.device = wire_device()
 
     def broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
         """The source's, on every rank; the tensor is written into."""
@@ -102,6 +100,18 @@ class Wire:
     def broadcast_length(self, length: int) -> int:
         """The source's."""
         return int(self.broadcast(torch.tensor([length], device=self.device)))
+
+
+def _types_of_world() -> frozenset[str]:
+    """On which devices tensors go out in it."""
+    world = distributed.group.WORLD
+    assert world is not None, "a world was formed"
+    return frozenset(device.type for device in world._device_types)  # noqa: SLF001 - torch has no public name for it
+
+
+def wire_device() -> torch.device:
+    """Where a tensor must be to go out in this world, wherever it lay."""
+    return _device("cpu" if "cpu" in _types_of_world() else "cuda")
 
 
 def _pieces(notes: list[TensorNote], types: frozenset[str]) -> Iterator[tuple[torch.device, list[_Span]]]:

@@ -16,6 +16,7 @@ import torch
 from torch import distributed
 
 from recovery.torch.buffer_changes import BufferChanges, Seen, alike, differ
+from recovery.torch.live_transfer import wire_device
 
 _EARLY, _LATE = "before the optimizer", "at the boundary"
 """When a buffer is sent."""
@@ -253,11 +254,3 @@ class _Flat:
             part[: tensor.nbytes].view(tensor.dtype).reshape(tensor.shape)
             for tensor, part in zip(tensors, torch.split(self.bytes[:-1], sizes), strict=True)
         ]
-
-
-def wire_device() -> torch.device:
-    """Where a tensor must be to go out in this world."""
-    group = distributed.group.WORLD
-    assert group is not None, "a world was formed"
-    types = {device.type for device in group._device_types}  # noqa: SLF001 - torch has no public name for it
-    return torch.device("cpu") if "cpu" in types else torch.device("cuda", torch.cuda.current_device())

@@ -19,7 +19,8 @@ from typing import Any
 import torch
 
 from recovery.errors import CheckpointStateError
-from recovery.torch import mapped_file, module_names
+from recovery.torch import mapped_file, module_names, spread
+from recovery.torch.host_copy import tensors_of
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
 _WORD_BYTES = 8
@@ -95,7 +96,7 @@ class _Comparison:
     def __init__(self, now: Any, *, by_bits: bool) -> None:
         """Compare every tensor's values, or only those of which several lie in the same memory: the last was written over the others."""
         self._by_bits = by_bits
-        counted = Counter(map(_memory, _tensors(now)))
+        counted = Counter(map(_memory, tensors_of(now)))
         self._shared = {memory for memory, count in counted.items() if count > 1}
 
     def differences(self, saved: Any, now: Any, where: str) -> Iterator[Difference]:
@@ -125,24 +126,16 @@ class _Comparison:
         if not isinstance(now, torch.Tensor):
             yield where, f"it was {_shown(saved)} and is {_shown(now)}"
             return
-        saved, now = _local(saved), _local(now)
+        saved, now = spread.local(saved), spread.local(now)
         if (saved.dtype, saved.shape, saved.layout) != (now.dtype, now.shape, now.layout):
             yield where, f"it was {_shown(saved)} and is {_shown(now)}"
         elif (self._by_bits or _memory(now) in self._shared) and not _same_bits(saved, now):
             yield where, f"other values stand in it ({_shown(saved)})"
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (dict, list, tuple)):
-        for inner in value.values() if isinstance(value, dict) else value:
-            yield from _tensors(inner)
-
-
 def _memory(tensor: torch.Tensor) -> object:
     """What tensors in the same memory have in common; None of one that is made of others, or empty."""
-    tensor = _local(tensor)
+    tensor = spread.local(tensor)
     if tensor.layout is not torch.strided or not tensor.numel():
         return None
     return tensor.device, tensor.untyped_storage().data_ptr()
@@ -170,13 +163,6 @@ def _as_saved(saved: Any, loaded: Any) -> Any:
     if type(saved) in (list, tuple) and type(loaded) is type(saved) and len(loaded) == len(saved):
         return type(saved)(_as_saved(entry, other) for entry, other in zip(saved, loaded, strict=True))
     return copy.deepcopy(saved)
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's part of a tensor that is spread over the ranks."""
-    tensor = tensor.detach()
-    to_local = getattr(tensor, "to_local", None)
-    return to_local() if to_local is not None else tensor
 
 
 def _same_bits(saved: torch.Tensor, now: torch.Tensor) -> bool:
