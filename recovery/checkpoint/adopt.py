@@ -10,8 +10,8 @@ from pathlib import Path
 from recovery.checkpoint import framework_folders, names
 from recovery.checkpoint import manifest as manifests
 from recovery.checkpoint.contribution import FileRole, Manifest, ManifestFile, not_of
-from recovery.checkpoint.durable_files import open_regular, opened_directory, reason_of
-from recovery.checkpoint.publish import check_path, check_place
+from recovery.checkpoint.durable_files import open_regular, sync_directory
+from recovery.checkpoint.publish import as_write_error, check_path, check_place
 from recovery.checkpoint.verify import digest_of
 from recovery.errors import CheckpointManifestError, CheckpointWriteError
 
@@ -30,11 +30,9 @@ def adopt(
 
     Cost: reads the file once; four fsyncs.
     """
-    try:
+    with as_write_error(path):
         file = _settled(path, path.name)
-        _sync_directory(path.parent)
-    except OSError as error:
-        raise CheckpointWriteError(path=path, reason=reason_of(error)) from error
+        sync_directory(path.parent)
     return manifests.write(
         names.manifest_path(path),
         make_manifest((file,)),
@@ -63,17 +61,15 @@ def adopt_folder(
     if fault:
         raise CheckpointWriteError(path=folder, reason=fault)
     check_path(folder / "")
-    try:
+    with as_write_error(folder):
         before = _ours(folder, rank, shared_by)
         _check_carried(folder, make_manifest(_not_read_yet(folder, before)))
         files = tuple(_settled(folder / name, f"{folder.name}/{name}") for name in before)
         for within in sorted({parent for name in before for parent in (folder / name).parents}):
             if folder.parent in (within, *within.parents):
-                _sync_directory(within)
+                sync_directory(within)
         if before != _ours(folder, rank, shared_by):
             raise CheckpointWriteError(path=folder, reason="it was still being written")
-    except OSError as error:
-        raise CheckpointWriteError(path=folder, reason=reason_of(error)) from error
     beside = names.rank_manifest_path(folder, rank) if shared_by > 1 else names.manifest_path(folder)
     manifest = make_manifest(files)
     _check_free(beside, manifest)
@@ -110,11 +106,6 @@ def _settled(path: Path, name: str) -> ManifestFile:
     finally:
         os.close(descriptor)
     return ManifestFile(name=name, role=FileRole.FOREIGN, file_bytes=file_bytes, digest=digest)
-
-
-def _sync_directory(path: Path) -> None:
-    with opened_directory(path) as directory:
-        os.fsync(directory)
 
 
 def _check_carried(folder: Path, manifest: Manifest) -> None:

@@ -101,7 +101,7 @@ def _look_at_folders(
     remains: list[tuple[Manifest, Path]],
     passed_over: list[Skipped],
 ) -> None:
-    """As `look`. A folder without a manifest is the framework's alone, and a JSON file without a folder may be anything."""
+    """As `list_directory`. A folder without a manifest is the framework's alone, and a JSON file without a folder may be anything."""
     job, run, rank = wanted
     for beside, folder, whose in framework_folders.manifests_in(directory, listed):
         if None not in (rank, whose) and whose != rank:
@@ -128,7 +128,7 @@ def _look_at_folders(
 def scan(
     directory: Path, prefix: str | None, *, job: str, run: int, rank: int | None
 ) -> tuple[HeldCheckpoint, ...]:
-    """List what may be used: `look`, without what it passes over."""
+    """List what may be used: `list_directory`, without what it passes over."""
     return list_directory(directory, prefix, job=job, run=run, rank=rank).held
 
 

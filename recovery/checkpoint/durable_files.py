@@ -146,6 +146,16 @@ def opened_directory(directory: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
+def sync_directory(directory: Path) -> None:
+    """Make the names in it durable.
+
+    Raises:
+        OSError: it is not there, or the fsync failed.
+    """
+    with opened_directory(directory) as opened:
+        os.fsync(opened)
+
+
 def ensure_directory(directory: Path) -> None:
     """Make an absolute directory and its parents where they are absent, each durable in the one above.
 
@@ -156,8 +166,7 @@ def ensure_directory(directory: Path) -> None:
         return
     ensure_directory(directory.parent)
     directory.mkdir(exist_ok=True)
-    with opened_directory(directory.parent) as parent:
-        os.fsync(parent)
+    sync_directory(directory.parent)
 
 
 def open_regular(path: Path) -> int:

@@ -22,9 +22,8 @@ from recovery.checkpoint.durable_files import (
     ensure_directory,
     open_regular,
     opened_directory,
-    reason_of,
 )
-from recovery.checkpoint.publish import PATH_CHARS_MAX, give_names
+from recovery.checkpoint.publish import PATH_CHARS_MAX, as_write_error, give_names
 from recovery.checkpoint.verify import Wanted
 from recovery.core.messages import HeldCheckpoint
 from recovery.errors import (
@@ -65,10 +64,8 @@ class Receipt:
         """
         for staged in self._staged.values():
             staged.__exit__(kind, error, trace)
-        try:
+        with as_write_error(self._path()):
             self._stack.close()
-        except OSError as failed:
-            raise self._not_written(failed) from failed
 
     @property
     def manifest(self) -> Manifest | None:
@@ -89,12 +86,10 @@ class Receipt:
         reason = _obstacle(path, manifest)
         if reason:
             raise CheckpointWriteError(path=path, reason=reason)
-        try:
+        with as_write_error(path):
             ensure_directory(self._directory)
             _check_space(self._directory, manifest)
             self._opened = self._stack.enter_context(opened_directory(self._directory))
-        except OSError as error:
-            raise CheckpointWriteError(path=path, reason=reason_of(error)) from error
         self._manifest, self._content = manifest, content
         return manifest
 
@@ -109,10 +104,8 @@ class Receipt:
         if before is not None:
             before.__exit__(None, None, None)
         staged = self._staged[number] = TemporaryFile(self._opened, self._manifest.files[number].name)
-        try:
+        with as_write_error(self._path()):
             self._writer = staged.open()
-        except OSError as error:
-            raise self._not_written(error) from error
 
     def take(self, piece: bytes) -> None:
         """Write and digest the next bytes of the file that was begun.
@@ -121,10 +114,8 @@ class Receipt:
             CheckpointWriteError: they could not be written.
         """
         assert self._writer is not None, "a file is begun before it is filled"
-        try:
+        with as_write_error(self._path()):
             self._writer.write(piece)
-        except OSError as error:
-            raise self._not_written(error) from error
 
     def end(self, number: int) -> None:
         """Compare the file with the manifest, and make it durable.
@@ -145,11 +136,9 @@ class Receipt:
                 raise CheckpointDigestError(
                     path=self._directory / listed.name, field=field, expected=expected, found=found
                 )
-        try:
+        with as_write_error(self._path()):
             writer.drain()
             self._staged[number].settle()
-        except OSError as error:
-            raise self._not_written(error) from error
         self._writer = None
 
     def publish(self, still_owns_rank: Callable[[], bool] = lambda: True) -> HeldCheckpoint:
@@ -165,15 +154,12 @@ class Receipt:
         assert len(self._staged) == len(manifest.files), "all files are here"
         path = self._directory / manifest.file
         staged = [self._staged[number] for number in range(len(manifest.files))]
-        try:
+        with as_write_error(self._path()):
             give_names(path, self._opened, staged, (manifest, self._content), still_owns_rank)
-        except OSError as error:
-            raise self._not_written(error) from error
         return held_of(manifest, path)
 
-    def _not_written(self, error: OSError) -> CheckpointWriteError:
-        name = self._manifest.file if self._manifest is not None else ""
-        return CheckpointWriteError(path=self._directory / name, reason=reason_of(error))
+    def _path(self) -> Path:
+        return self._directory / (self._manifest.file if self._manifest is not None else "")
 
 
 def _obstacle(path: Path, manifest: Manifest) -> str:

@@ -44,7 +44,7 @@ def find(path: Path, manifest: Manifest) -> NameConflict:
     Cost: nothing when the name is free; else the files are read whole once.
     """
     wanted = manifest.paths(path.parent)
-    in_use = tuple(file for file in wanted if _is_there(file))
+    in_use = tuple(file for file in wanted if os.path.lexists(file))
     try:
         old = manifests.read_manifest(names.manifest_path(path))
     except CheckpointManifestError as error:
@@ -63,7 +63,7 @@ def find(path: Path, manifest: Manifest) -> NameConflict:
             path=path,
             reason=f"generation {old.generation} has saved this step, this process is still in generation {manifest.generation}",
         )
-    surplus = tuple(file for file in old.paths(path.parent) if file not in wanted and _is_there(file))
+    surplus = tuple(file for file in old.paths(path.parent) if file not in wanted and os.path.lexists(file))
     in_use += surplus
     return NameConflict(path, in_use, surplus, _violation(path, old, manifest) if in_use else "")
 
@@ -97,7 +97,7 @@ def resolve(opened: int, conflict: NameConflict) -> None:
         for file in conflict.surplus:
             os.unlink(file.name, dir_fd=opened)
         return
-    number = _free_number([*conflict.in_use, *([beside] if _is_there(beside) else [])])
+    number = _free_number([*conflict.in_use, *([beside] if os.path.lexists(beside) else [])])
     with contextlib.suppress(FileNotFoundError):
         _rename(opened, beside, number)
     for file in conflict.in_use:
@@ -111,7 +111,7 @@ def _free_number(files: list[Path]) -> int:
     return next(
         number
         for number in itertools.count(1)
-        if not any(_is_there(file.with_name(_kept(file, number))) for file in files)
+        if not any(os.path.lexists(file.with_name(_kept(file, number))) for file in files)
     )
 
 
@@ -123,7 +123,3 @@ def _rename(opened: int, file: Path, number: int) -> str:
 
 def _kept(file: Path, number: int) -> str:
     return f"{file.name}{names.KEPT_INFIX}{number}"
-
-
-def _is_there(path: Path) -> bool:
-    return os.path.lexists(path)

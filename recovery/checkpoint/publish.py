@@ -69,7 +69,7 @@ def stage(directory: Path, contents: Sequence[Content | WrittenContent]) -> Stag
     assert names.parse(name) is not None, f"{name!r} is no checkpoint name"
     path = directory.absolute() / name
     check_path(path)
-    with _as_write_error(path), contextlib.ExitStack() as stack:
+    with as_write_error(path), contextlib.ExitStack() as stack:
         ensure_directory(path.parent)
         opened = stack.enter_context(opened_directory(path.parent))
         staged = []
@@ -113,7 +113,7 @@ class StagedCheckpoint:
         Cost: two fsyncs for each file and for the manifest; when the name was in use, one more, and the old files are read whole.
         """
         path, files = self._path, tuple(listed for _, listed in self._staged)
-        with _as_write_error(path), self._stack:
+        with as_write_error(path), self._stack:
             for file, _ in self._staged:
                 file.settle()
             manifest, content = manifests.seal(make_manifest(files))
@@ -163,7 +163,8 @@ def check_place(path: Path, still_owns_rank: Callable[[], bool]) -> None:
 
 
 @contextlib.contextmanager
-def _as_write_error(path: Path) -> Iterator[None]:
+def as_write_error(path: Path) -> Iterator[None]:
+    """Let an OSError in the block come out as the CheckpointWriteError of this path."""
     try:
         yield
     except OSError as error:

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import torch
 
-from recovery.checkpoint.durable_files import ensure_directory, opened_directory
+from recovery.checkpoint.durable_files import ensure_directory, sync_directory
 from recovery.errors import CheckpointStateError, UsageError
 from recovery.torch.resharding import Saved
 from recovery.torch.shard_map import At
@@ -146,5 +146,4 @@ def _publish(temporary: Path, path: Path) -> None:
     with temporary.open("rb") as stream:
         os.fsync(stream.fileno())
     temporary.rename(path)
-    with opened_directory(path.parent) as directory:
-        os.fsync(directory)
+    sync_directory(path.parent)

@@ -138,8 +138,8 @@ FILES = (
         "I19",
         "checkpoint/name_conflict.py",
         "_free_number",
-        "not any(_is_there(file.with_name(_kept(file, number))) for file in files)",
-        "number or not any(_is_there(file.with_name(_kept(file, number))) for file in files)",
+        "not any(os.path.lexists(file.with_name(_kept(file, number))) for file in files)",
+        "number or not any(os.path.lexists(file.with_name(_kept(file, number))) for file in files)",
         (f"{_CONFLICT}::test_every_bad_file_is_kept_and_none_is_written_over",),
     ),
     Bug(
