@@ -1,6 +1,6 @@
 """Accelerate: the world joined before it looks for one, its states made again at every entry, and an `Accelerator` that goes on mid-epoch.
 
-May import: torch (ours) and everything below it, accelerate. Start reading at joined_world.py, then accelerator.py, loop_progress.py.
+May import: torch (ours) and everything below it, accelerate. Start reading at joined_world.py, then accelerator.py.
 The public names are loaded when first used (PEP 562): Accelerate costs seconds.
 
 In a script it takes four lines:
