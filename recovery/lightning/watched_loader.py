@@ -13,9 +13,7 @@ from typing import Any
 
 import torch
 from torch.utils.data import IterableDataset
-from torch.utils.data.dataloader import (
-    _SingleProcessDataLoaderIter,
-)
+from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 from typing_extensions import override
 
 from recovery.errors import CheckpointStateError
@@ -67,7 +65,8 @@ class _Pass:
         self._received = 0
         self._batches: Iterator[Any] | None = None
         if at is None:
-            self._begun = {"random": capture_random_state(), "own": _own_generators(loader)}
+            own = [generator.get_state() for generator in _generators(loader)]
+            self._begun = {"random": capture_random_state(), "own": own}
             self._batches = iter(loader)
         else:
             self._begun = at["begun"]
@@ -96,11 +95,14 @@ class _Pass:
     def _go_on(self) -> Iterator[Any]:
         at = self._at
         assert at is not None, "a pass from its beginning has its iterator"
-        _restore_own(self._loader, at["begun"]["own"])
+        for generator, state in zip(_generators(self._loader), at["begun"]["own"], strict=True):
+            generator.set_state(state)
         restore_random_state(at["begun"]["random"])
         batches: Iterator[Any] = iter(self._loader)
         leave_out: Callable[[], object] = batches.__next__
-        if isinstance(batches, _SingleProcessDataLoaderIter) and not _is_iterable(self._loader):
+        if isinstance(batches, _SingleProcessDataLoaderIter) and not isinstance(
+            self._loader.dataset, IterableDataset
+        ):
             leave_out = batches._next_index  # noqa: SLF001 - torch has no public way past a batch
         for _ in range(at["received"]):
             try:
@@ -114,19 +116,6 @@ class _Pass:
         self._received = at["received"]
         self._again = deque(at["before"])
         return batches
-
-
-def _is_iterable(loader: Any) -> bool:
-    return isinstance(loader.dataset, IterableDataset)
-
-
-def _own_generators(loader: Any) -> list[torch.Tensor]:
-    return [generator.get_state() for generator in _generators(loader)]
-
-
-def _restore_own(loader: Any, saved: list[torch.Tensor]) -> None:
-    for generator, state in zip(_generators(loader), saved, strict=True):
-        generator.set_state(state)
 
 
 def _generators(loader: Any) -> list[torch.Generator]:
