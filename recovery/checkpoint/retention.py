@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -75,21 +75,16 @@ class Retention:
         ]
         as_if_whole = {**self._kept(beside), **whole}
         for kept, contributions in ((whole, found.held), (as_if_whole, found.remains)):
-            goes = self._removable(kept, previous_durable_step, pinned)
+            goes = removable(
+                list(kept.values()),
+                previous_durable_step=previous_durable_step,
+                keep_checkpoint_max=self._rule.keep_checkpoint_max,
+                keep_checkpoint_per_n_minutes=self._rule.keep_checkpoint_per_n_minutes,
+                pinned=pinned,
+            )
             for checkpoint in contributions:
                 if checkpoint.step in goes and not self._is_pinned(Path(checkpoint.path)):
                     self._remove(Path(checkpoint.path))
-
-    def _removable(
-        self, kept: Mapping[int, Kept], previous_durable_step: int, pinned: Collection[int]
-    ) -> tuple[int, ...]:
-        return removable(
-            list(kept.values()),
-            previous_durable_step=previous_durable_step,
-            keep_checkpoint_max=self._rule.keep_checkpoint_max,
-            keep_checkpoint_per_n_minutes=self._rule.keep_checkpoint_per_n_minutes,
-            pinned=pinned,
-        )
 
     def _kept(self, found: Iterable[tuple[int, Path]]) -> dict[int, Kept]:
         kept: dict[int, Kept] = {}
