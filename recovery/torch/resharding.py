@@ -101,12 +101,13 @@ class Saved:
         """
         for at in targets:
             self._check_covered(at)
-        by_name = {_name(at): at for at in targets}
+        # Unlike of `in_path` no two places share this text.
+        by_name = {str(at): at for at in targets}
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)
                 load(
-                    {_name(at): tensor for at, tensor in targets.items()},
+                    {str(at): tensor for at, tensor in targets.items()},
                     storage_reader=_Reader(self, by_name),
                     planner=DefaultLoadPlanner(flatten_state_dict=False),
                     no_dist=True,
@@ -303,11 +304,6 @@ def _payload(path: Path) -> Mapping[str, Any]:
     if not isinstance(payload, dict) or "parts" not in payload:
         raise unfit(str(path), "is no training state")
     return module_names.of_file(payload)
-
-
-def _name(at: At) -> str:
-    """Unlike `in_path` no two places share it."""
-    return str(at)
 
 
 def _overlap(chunks: list[tuple[_Offsets, torch.Tensor]]) -> bool:
