@@ -64,6 +64,10 @@ def _of_optimizers(parts: Mapping[str, list[Any]]) -> Iterator[tuple[Key, torch.
     for part, items in parts.items():
         for number, item in enumerate(items):
             if isinstance(item, torch.optim.Optimizer):
-                trained = [parameter for group in item.param_groups for parameter in group["params"]]
-                for place, parameter in enumerate(trained):
+                for place, parameter in enumerate(trained_by(item)):
                     yield (part, number, str(place)), parameter
+
+
+def trained_by(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Its parameters, in the order by which its state_dict numbers them."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

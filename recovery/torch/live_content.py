@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from recovery.torch import live_header, live_shards, spread
+from recovery.torch.gradients import trained_by
 from recovery.torch.live_buffers import KeptBuffers
 from recovery.torch.live_gradients import KeptGradients
 from recovery.torch.live_header import CannotCarryError
@@ -127,18 +128,13 @@ def _copied_group(group: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value if type(value) in _AS_IT_IS else copied(value) for key, value in found.items()}
 
 
-def _trained(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    for group in optimizer.param_groups:
-        yield from group["params"]
-
-
 def _own_parts(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: spread.local(tensor) for name, tensor in tensors.items()}
 
 
 def _state_of(name: str, optimizer: torch.optim.Optimizer) -> dict[int | str, Any]:
     """Its state by the place of the parameter in its groups, or by the text under which it keeps it."""
-    places = {id(parameter): place for place, parameter in enumerate(_trained(optimizer))}
+    places = {id(parameter): place for place, parameter in enumerate(trained_by(optimizer))}
     state: dict[int | str, Any] = {}
     # torch says that its keys are tensors; optimizers of others also keep things by name.
     kept: Mapping[Any, Any] = optimizer.state
@@ -172,7 +168,7 @@ def _spread_in(optimizer: torch.optim.Optimizer) -> dict[int, list[str]]:
     """By the place of a parameter: what is kept for it that is spread over the ranks as it is."""
     kept: Mapping[Any, Any] = optimizer.state
     found: dict[int, list[str]] = {}
-    for place, parameter in enumerate(_trained(optimizer)):
+    for place, parameter in enumerate(trained_by(optimizer)):
         if spread.is_spread(parameter):
             state = kept.get(parameter)
             if type(state) is dict:
@@ -187,7 +183,7 @@ def _put_optimizer(
     groups: list[dict[str, Any]],
 ) -> None:
     """Directly: `load_state_dict` would cast the state to its parameter's dtype, which training does not."""
-    trained = list(_trained(optimizer))
+    trained = trained_by(optimizer)
     kept: dict[Any, Any] = optimizer.state
     kept.clear()
     for key, value in state.items():

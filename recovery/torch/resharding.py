@@ -36,6 +36,7 @@ from recovery.checkpoint.whole_step import WholeStep
 from recovery.errors import CheckpointError, CheckpointStateError
 from recovery.torch import mapped_file, module_names, shard_map, shared_state
 from recovery.torch import payload as payloads
+from recovery.torch.gradients import trained_by
 from recovery.torch.shard_map import At
 from recovery.training import shared_names
 
@@ -252,7 +253,7 @@ class _Targets:
         self._saved, self._targets, self._depth = saved, targets, len(at)
         is_optimizer = isinstance(item, torch.optim.Optimizer)
         self._own = dict(shard_map.tensors_in(module_names.state_of(item), at))
-        self._parameters = shard_map.parameters_of(item) if is_optimizer else []
+        self._parameters = trained_by(item) if is_optimizer else []
 
     def __call__(self, at: At, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):

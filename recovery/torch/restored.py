@@ -20,6 +20,7 @@ import torch
 
 from recovery.errors import CheckpointStateError
 from recovery.torch import mapped_file, module_names, spread
+from recovery.torch.gradients import trained_by
 from recovery.torch.host_copy import tensors_of
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
@@ -144,8 +145,7 @@ def _memory(tensor: torch.Tensor) -> object:
 def _put_back(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
     """Give an optimizer its state as it was saved: in its own dtypes, with values that are no tensors as they were."""
     numbers = [number for group in saved["param_groups"] for number in group["params"]]
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    for number, parameter in zip(numbers, parameters, strict=True):
+    for number, parameter in zip(numbers, trained_by(optimizer), strict=True):
         if number in saved["state"]:
             optimizer.state[parameter] = _as_saved(saved["state"][number], optimizer.state[parameter])
 

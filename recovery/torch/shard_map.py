@@ -22,6 +22,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 from recovery.errors import CheckpointStateError
 from recovery.torch import module_names
+from recovery.torch.gradients import trained_by
 from recovery.torch.payload import SHARDS
 
 At = tuple[Hashable, ...]
@@ -247,12 +248,7 @@ def _tensors_of(item: Any) -> Iterator[torch.Tensor]:
         yield from item.parameters()
         yield from item.buffers()
     elif isinstance(item, torch.optim.Optimizer):
-        yield from parameters_of(item)
+        yield from trained_by(item)
     else:
         # A wrapper around a model, running averages.
         yield from (tensor for _, tensor in tensors_in(item.state_dict()))
-
-
-def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """Its parameters, in the order by which its state_dict numbers them."""
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
