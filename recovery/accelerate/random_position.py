@@ -70,14 +70,8 @@ def write(
 ) -> None:
     """Write a rank's file into a folder that all ranks write together; its number in the name makes it its own.
 
-    Args:
-        folder: that is being saved.
-        rank: whose.
-        epoch: that goes on or begins, 0-based.
-        batches: of it, behind training.
-        begun: where the generators stood when it began.
-        now: where they stand.
-        more: what else a rank needs.
+    It says which epoch (0-based) goes on or begins, how many batches of it are behind training, where the generators stood when it began and
+    where they stand now, and what more a rank needs.
     """
     saved = {"epoch": epoch, "batches": batches, "begun": begun, "now": now, **more}
     torch.save(saved, folder / _name(rank))

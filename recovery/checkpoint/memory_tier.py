@@ -96,12 +96,10 @@ class MemoryHome:
 
 
 def clear_up(base: Path, *, ended: Path | None = None) -> None:
-    """Remove what jobs of this user have left in memory. What a living process holds stays, and what is another user's.
+    """Remove what jobs of this user have left on a tmpfs. What a living process holds stays, and what is another user's.
 
-    Args:
-        base: the tmpfs.
-        ended: the recovery path of a job that is known to be over here; of others it is known when they were of another boot, or
-            nobody has used their directory for `GRACE_MS`.
+    `ended` is the recovery path of a job that is known to be over here; of others it is known when they were of another boot, or nobody has
+    used their directory for `GRACE_MS`.
     """
     begins = f"{MEMORY_DIRECTORY_PREFIX}{os.geteuid()}-"
     try:

@@ -77,18 +77,13 @@ def take_limit(arguments: Any) -> int | None:
 
 
 def beginning(arguments: Any, asked: str | bool | None, *, is_first: bool) -> str | None:
-    """From which folder does a training begin that no rank has a checkpoint of?
-
-    Args:
-        arguments: TrainingArguments.
-        asked: the script's `resume_from_checkpoint`.
-        is_first: the job's first generation.
+    """From which folder does a training begin that no rank has a checkpoint of, where the script asks for one (`resume_from_checkpoint`)?
 
     Returns:
         One that lies elsewhere; None: from nothing.
 
     Raises:
-        UsageError: it lies where this job saves, and was there before the job.
+        UsageError: in the job's first generation: it lies where this job saves, and was there before the job.
     """
     if not asked:
         return None
