@@ -50,21 +50,20 @@ class MindSporeScheduler:
         close_in_children(self._pipe)
         end_before_exec(self.end)
 
-    def serve(self, session: Session, variables: Mapping[str, str], ps_context: Mapping[str, Any]) -> str:
+    def serve(self, session: Session, ps_context: Mapping[str, Any]) -> str:
         """Let it serve this generation's world; returns its address (host:port) once it listens there.
 
-        `variables` are what MindSpore reads, but for the port (empty: unset); `ps_context` is what the script gave to set_ps_context.
+        `ps_context` is what the script gave to set_ps_context; empty: nothing.
 
         Raises:
             GenerationInterrupted: the generation ended meanwhile.
             UsageError: it does not come up.
         """
         port = free_port(session.host)
-        self._send_line(
-            json.dumps(
-                {"variables": {**variables, "MS_SCHED_PORT": str(port)}, "ps_context": dict(ps_context)}
-            )
+        variables = _variables_of(
+            session, role="MS_SCHED", node_id="sched", host=session.host, port=str(port)
         )
+        self._send_line(json.dumps({"variables": variables, "ps_context": dict(ps_context)}))
         give_up_ms = clock.monotonic_ms() + _START_LIMIT_MS
         while not self._listens(port):
             session.check()
@@ -136,25 +135,24 @@ def program_address(session: Session) -> str:
     """
     scheduler = MindSporeScheduler()
     session.on_generation_end(scheduler.end)
-    variables = variables_of(session, role="MS_SCHED", node_id="sched", host=session.host)
-    return scheduler.serve(session, variables, {})
+    return scheduler.serve(session, {})
 
 
 def program_variables(session: Session, address: str, environment: Mapping[str, str]) -> dict[str, str]:
     """What this rank's program reads of its world, whose scheduler serves at `address`; empty: unset."""
     host, _, port = address.rpartition(":")
-    variables = variables_of(session, role="MS_WORKER", node_id=str(session.rank), host=host)
-    return {**variables, "MS_SCHED_PORT": port}
+    return _variables_of(session, role="MS_WORKER", node_id=str(session.rank), host=host, port=port)
 
 
-def variables_of(session: Session, *, role: str, node_id: str, host: str) -> dict[str, str]:
-    """What MindSpore reads of one process of this generation's world, but for the port; empty: unset.
+def _variables_of(session: Session, *, role: str, node_id: str, host: str, port: str) -> dict[str, str]:
+    """What MindSpore reads of one process of this generation's world; empty: unset.
 
     The intervals of 1 s let a worker ask the scheduler again after 1 s instead of 3 to 5: half of the time a world takes to form.
     """
     return {
         "MS_ROLE": role,
         "MS_SCHED_HOST": host,
+        "MS_SCHED_PORT": port,
         "MS_WORKER_NUM": str(session.world_size),
         "MS_SERVER_NUM": "0",
         "MS_NODE_ID": node_id,

@@ -23,6 +23,7 @@ Six facts of MindSpore 2.10 shape this file.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import logging
 import os
@@ -34,7 +35,7 @@ from mindspore import communication
 from mindspore._c_expression import set_cluster_exit_with_exception
 
 from recovery.mindspore import secure_connections
-from recovery.mindspore.control_plane import scheduler_of_this_process, start_early, variables_of
+from recovery.mindspore.control_plane import program_variables, scheduler_of_this_process, start_early
 from recovery.mindspore.init_function import initialize_without_gil
 from recovery.training import framework_hooks
 from recovery.training import init as script
@@ -62,46 +63,33 @@ def init(backend_name: str | None = None) -> Session:
     """
     session = script.init()
     _move_logs_to_incarnation(session.incarnation)
-    world = _World(session)
-    session.on_interrupt(world.leave_at_once)
-    # An interrupt that came before `leave_at_once` was registered has replaced nobody.
+    # Facts 1 and 2. Called in the connection's thread.
+    reason = "MindSpore cannot form a second world in one process"
+    session.on_interrupt(functools.partial(session.replace_process, reason))
+    # An interrupt that came before this was registered has replaced nobody.
     session.check()
-    world.form(backend_name)
+    _form(session, backend_name)
     return session
 
 
-class _World:
-    """What this process holds of one generation."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    def form(self, backend_name: str | None) -> None:
-        """Meet the other ranks."""
-        session = self._session
-        secure_connections.secure_as_the_engine()
-        if session.rank == 0:
-            scheduler = scheduler_of_this_process()
-            variables = variables_of(session, role="MS_SCHED", node_id="sched", host=session.host)
-            address = scheduler.serve(session, variables, secure_connections.given_arguments())
-            session.on_generation_end(scheduler.dismiss)
-            session.publish_rendezvous(address)
-        else:
-            address = session.await_rendezvous()
-        host, _, port = address.rpartition(":")
-        variables = variables_of(session, role="MS_WORKER", node_id=str(session.rank), host=host)
-        with _environment({**variables, "MS_SCHED_PORT": port}), exception_hook_kept():
-            initialize_without_gil()
-            communication.init(backend_name) if backend_name else communication.init()
-            # Fact 6. It has this one effect.
-            set_cluster_exit_with_exception()
-        _logger.info(
-            "event=world_formed generation=%d rank=%d scheduler=%s", session.generation, session.rank, address
-        )
-
-    def leave_at_once(self) -> None:
-        """Replace the process, since the generation is over: see facts 1 and 2. Called in the connection's thread."""
-        self._session.replace_process("MindSpore cannot form a second world in one process")
+def _form(session: Session, backend_name: str | None) -> None:
+    """Meet the other ranks."""
+    secure_connections.secure_as_the_engine()
+    if session.rank == 0:
+        scheduler = scheduler_of_this_process()
+        address = scheduler.serve(session, secure_connections.given_arguments())
+        session.on_generation_end(scheduler.dismiss)
+        session.publish_rendezvous(address)
+    else:
+        address = session.await_rendezvous()
+    with _environment(program_variables(session, address, {})), exception_hook_kept():
+        initialize_without_gil()
+        communication.init(backend_name) if backend_name else communication.init()
+        # Fact 6. It has this one effect.
+        set_cluster_exit_with_exception()
+    _logger.info(
+        "event=world_formed generation=%d rank=%d scheduler=%s", session.generation, session.rank, address
+    )
 
 
 @contextlib.contextmanager
