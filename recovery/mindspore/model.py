@@ -11,12 +11,10 @@ from mindspore.train import Model as PlainModel
 from typing_extensions import override
 
 from recovery import clock
-from recovery.checkpoint.position import Position
 from recovery.errors import UsageError
 from recovery.mindspore.checkpoint_files import Published
 from recovery.mindspore.state import load_parameters, stand_behind, versions
 from recovery.training.current import current_session
-from recovery.training.session import Session
 
 
 class Model(PlainModel):  # type: ignore[misc]  # MindSpore ships no types
@@ -46,13 +44,17 @@ class Model(PlainModel):  # type: ignore[misc]  # MindSpore ships no types
         if options.get("dataset_sink_mode") and mindspore.get_context("device_target") == "CPU":
             # It does the same there, but counts its steps another way.
             options["dataset_sink_mode"] = False
-        start = _Start(session, train_dataset, options)
+        sink_size = int(options.get("sink_size", -1)) if options.get("dataset_sink_mode") else -1
+        batches_per_epoch = sink_size if sink_size > 0 else int(train_dataset.get_dataset_size())
+        # The script's own: epochs that an earlier job trained.
+        first_epoch = int(options.pop("initial_epoch", 0))
         callbacks = _list(options.pop("callbacks", None))
         savers = [callback for callback in callbacks if isinstance(callback, ModelCheckpoint)]
-        published = Published(session, savers, start.batches_per_epoch)
-        at = start.restore(self._train_network, savers)
-        session.total_steps = (epoch - start.first_epoch) * start.batches_per_epoch
-        if at.is_over(epoch - start.first_epoch):
+        published = Published(session, savers, batches_per_epoch)
+        session.restore(_Loaded(self._train_network, savers))
+        at = stand_behind(train_dataset, session.step, batches_per_epoch)
+        session.total_steps = (epoch - first_epoch) * batches_per_epoch
+        if at.is_over(epoch - first_epoch):
             return
         for callback in callbacks:
             _count_from(callback, at.step, session.disk_commits.since_ms)
@@ -65,28 +67,10 @@ class Model(PlainModel):  # type: ignore[misc]  # MindSpore ships no types
                 **{
                     **options,
                     "callbacks": [*callbacks, published],
-                    "initial_epoch": start.first_epoch + at.epoch,
+                    "initial_epoch": first_epoch + at.epoch,
                     "initial_step": at.step,
                 },
             )
-
-
-class _Start:
-    """Where this entry begins."""
-
-    def __init__(self, session: Session, dataset: Any, options: dict[str, Any]) -> None:
-        self._session, self._dataset = session, dataset
-        sinks = bool(options.get("dataset_sink_mode"))
-        sink_size = int(options.get("sink_size", -1))
-        self.batches_per_epoch = sink_size if sinks and sink_size > 0 else int(dataset.get_dataset_size())
-        self.first_epoch = int(options.pop("initial_epoch", 0))
-        """The script's own: epochs that an earlier job trained."""
-
-    def restore(self, network: Any, savers: list[Any]) -> Position:
-        """Load the plan's checkpoint, if it has one, and put the data set behind its step."""
-        session = self._session
-        session.restore(_Loaded(network, savers))
-        return stand_behind(self._dataset, session.step, self.batches_per_epoch)
 
 
 class _Loaded:
