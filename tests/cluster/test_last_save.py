@@ -270,7 +270,9 @@ def test_without_recovery_nothing_is_saved_and_nothing_said(tmp_path: Path) -> N
         cluster.start()
         cluster.wait_step(6)
         stop(cluster)
-        assert "saved" not in cluster.log(LAUNCHER)
+        said = cluster.log(LAUNCHER)
+        assert "saved at step" not in said
+        assert "not saved" not in said
 
 
 def test_without_a_scheduler_the_job_ends_as_it_is(tmp_path: Path) -> None:
