@@ -142,7 +142,10 @@ class CheckpointIndex:
     def held_by_one(
         self, newer_than: int, refused: Collection[int] = ()
     ) -> tuple[Rank, HeldCheckpoint] | None:
-        """The newest committed step behind `newer_than` that some rank still holds as a file of ours, and the lowest such rank; None: there is none."""
+        """The newest committed step that some rank still holds as a file of ours, and the lowest such rank; None: there is none.
+
+        Steps that are `refused`, and those up to `newer_than`, to which a plan can go with each rank's own, do not count.
+        """
         for step in self.given_up(newer_than):
             for rank, held in sorted(self._steps.at(step).own.items()):
                 if step not in refused and not held.is_folder:

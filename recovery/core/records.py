@@ -356,7 +356,7 @@ Record = Union[
 
 
 def to_held(record: CheckpointRecord | CopyRecord) -> HeldCheckpoint:
-    """Give a stored row the form that travels. What a copy says lies on its holder."""
+    """Give a stored row the form that travels; a copy's path is that on its holder."""
     return HeldCheckpoint(**{field: getattr(record, field) for field in HeldCheckpoint.__struct_fields__})
 
 

@@ -1,7 +1,8 @@
-"""What a stimulus has shown, until `settle` has drawn what follows from it. Between two stimuli nothing lies here.
+"""What a stimulus has shown, until `settle` has drawn what follows from it. Between two stimuli nothing lies in `Facts`.
 
-Generations may break at the same step, one after the other, with nobody lost: the next one would break there again, and so on for ever. Ranks that do
-not take the same number of steps are the usual cause: one is done, and the others wait for it in a collective until that gives up.
+A failure may be one of several in a row: generations may break at the same step, one after the other, with nobody lost, and the next one would break
+there again, and so on for ever. Ranks that do not take the same number of steps are the usual cause: one is done, and the others wait for it in a
+collective until that gives up.
 """
 
 from __future__ import annotations

@@ -123,9 +123,9 @@ class CheckpointMessages:
         step: int,
         stopped: s.TrainingStopped | None = None,
     ) -> list[WorkerEffect]:
-        """The directories were searched: this worker is ready for a plan. Each of its lists is bounded.
+        """The directories were searched: this worker is ready for a plan. Each list of its message is bounded.
 
-        Not `stopped`: it has not trained in this job.
+        `stopped`: how it has left its training; None: it has not trained in this job.
         """
         committed_step, bytes_max = self._committed_step, self._rules.frame_bytes_max
         fitting = partial(newest_that_fit, committed_step=committed_step, frame_bytes_max=bytes_max)

@@ -1,7 +1,7 @@
 """How a process leaves the job by its own decision, and a worker's part in a planned departure.
 
 The first is its last message, and the error it ends with. In a planned departure it asks for its rank to be taken over before it ends, and stops at a
-step when asked. Every rank takes part in that; the scheduler's part is core/scheduler/drain.py. Nothing here outlives the generation.
+step when asked. Every rank takes part in that; the scheduler's part is core/scheduler/drain.py. Nothing of a planned departure outlives the generation.
 """
 
 from __future__ import annotations
@@ -56,7 +56,10 @@ class Departure:
     def begin(
         self, last: Failure | Leave, code: str, reason: str, now_ms: int, *, admitted: bool
     ) -> list[WorkerEffect]:
-        """Leave once the scheduler has taken this last message, or the grace period is over. Without an admission there is nobody to leave."""
+        """Leave once the scheduler has taken this last message, or the grace period is over. Without an admission there is nobody to leave.
+
+        The scheduler takes nothing from this process after its last message.
+        """
         self._code, self._reason = code, reason
         if not admitted:
             return [Exit(code, reason)]

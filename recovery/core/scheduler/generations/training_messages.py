@@ -114,7 +114,10 @@ def on_done(state: SchedulerState, node: Node, done: m.Done) -> list[SchedulerEf
 def on_checkpoint_invalid(
     state: SchedulerState, node: Node, bad: m.CheckpointInvalid
 ) -> list[SchedulerEffect]:
-    """A file of the plan does not verify: it is never used again, and the plan goes back further."""
+    """A file of the plan does not verify: it is never used again, and the plan goes back further.
+
+    Or a rank could not take the plan's state from another one's memory, or that one could not give it: then that step is refused there.
+    """
     if node.record.rank is None or bad.generation != state.job.generation:
         # Of a plan that is over: the newer one does not go there.
         return [state.answer(node, bad.request_id, [])]
