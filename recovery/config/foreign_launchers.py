@@ -32,7 +32,7 @@ class StartedBy(str, Enum):
 class Start(msgspec.Struct, frozen=True, kw_only=True):
     """What was recognised."""
 
-    method: StartedBy
+    started_by: StartedBy
     variables: dict[str, str]
     """MS_* variables that follow from it and were not set."""
 
@@ -52,14 +52,14 @@ def recognise(environ: Mapping[str, str]) -> Start:
             next_step="Start it with --restart=worker.",
         )
     if "MS_ROLE" not in environ:
-        for marks, method, derive in _METHODS:
+        for marks, started_by, derive in _LAUNCHERS:
             if all(environ.get(mark) for mark in marks):
                 found = {"MS_ROLE": "MS_WORKER", "MS_SCHED_PORT": DEFAULT_PORT, **derive(environ)}
                 return Start(
-                    method=method,
+                    started_by=started_by,
                     variables={name: value for name, value in found.items() if not environ.get(name)},
                 )
-    return Start(method=StartedBy.DYNAMIC_CLUSTER, variables={})
+    return Start(started_by=StartedBy.DYNAMIC_CLUSTER, variables={})
 
 
 def _openmpi(environ: Mapping[str, str]) -> dict[str, str]:
@@ -93,8 +93,8 @@ def _rank_table(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-_METHODS: tuple[tuple[tuple[str, ...], StartedBy, Callable[[Mapping[str, str]], dict[str, str]]], ...] = (
+_LAUNCHERS: tuple[tuple[tuple[str, ...], StartedBy, Callable[[Mapping[str, str]], dict[str, str]]], ...] = (
     (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), StartedBy.OPENMPI, _openmpi),
     (("RANK_TABLE_FILE", "RANK_ID"), StartedBy.RANK_TABLE, _rank_table),
 )
-"""The variables that show a method, and what they mean."""
+"""The variables that show a launcher, and what they mean."""

@@ -209,7 +209,7 @@ class Reader:
 
     def _source(self, name: str) -> str:
         if name in self.start.variables:
-            return self.start.method.value
+            return self.start.started_by.value
         return StartedBy.DYNAMIC_CLUSTER.value if self.given(name) else "default"
 
 

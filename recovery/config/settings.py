@@ -127,7 +127,7 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
     _ = reader.whole("MS_TAKEOVER_AFTER"), reader.whole("MS_STOP_GRACE")
     return Settings(
         role=role,
-        started_by=reader.start.method,
+        started_by=reader.start.started_by,
         node_id=node_id,
         sched_host=sched_host,
         sched_port=sched_port,
