@@ -168,7 +168,7 @@ def _ask_again(state: SchedulerState, drain: Drain) -> list[SchedulerEffect]:
     return [Persist((), tuple(asked))] if asked else []
 
 
-def agreed(state: SchedulerState) -> TrainingEndRecord | None:
+def agreed_training_end(state: SchedulerState) -> TrainingEndRecord | None:
     """Where training of the current generation ends; None: behind its last epoch, or its ranks are still being asked for a step."""
     drain = state.drain
     is_asked = drain is not None and drain.is_open and drain.ends_training
@@ -180,7 +180,7 @@ def training_ends(state: SchedulerState, end: TrainingEndRecord) -> TrainingEnds
     return TrainingEnds(generation=state.job.generation, step=end.step, reason=end.reason)
 
 
-def end_no_earlier(state: SchedulerState, step: int) -> tuple[TrainingEndRecord, ...]:
+def end_training_no_earlier(state: SchedulerState, step: int) -> tuple[TrainingEndRecord, ...]:
     """The next plan goes to this step, and training ends there at the earliest. Gives the row, if that changes it."""
     end = state.training_end
     if end is None or end.step >= step:
@@ -189,13 +189,13 @@ def end_no_earlier(state: SchedulerState, step: int) -> tuple[TrainingEndRecord,
     return (state.training_end,)
 
 
-def of_plan(state: SchedulerState) -> str:
+def why_training_will_end(state: SchedulerState) -> str:
     """Where training ends, and why, for people; empty: behind its last epoch."""
     end = state.training_end
     return f"training ends at step {end.step} ({end.reason})" if end is not None else ""
 
 
-def of_end(state: SchedulerState, step: int) -> str:
+def why_training_has_ended(state: SchedulerState, step: int) -> str:
     """Why training has ended at this step, for people; empty: that was its last."""
     end = state.training_end
     return f": its script ended it there ({end.reason})" if end is not None and end.step == step else ""

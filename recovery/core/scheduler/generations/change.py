@@ -75,7 +75,7 @@ def end_if_all_done(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]
     if state.job.state is not JobState.RUNNING or not state.slots[m.Role.WORKER].all_done:
         return []
     step = max(node.record.step for node in state.workers)
-    why = planned_end.of_end(state, step)
+    why = planned_end.why_training_has_ended(state, step)
     reason = f"all {state.rules.world_size} ranks are done at step {step}{why}"
     return job_end.end(state, m.JobOutcome.FINISHED, reason, now_ms)
 
@@ -145,7 +145,11 @@ def _begin(
     files = target.files if isinstance(target, rollback.ToCheckpoint) else ()
     of_memory = target if isinstance(target, ToLive) else None
     step = 0 if isinstance(target, rollback.ToStart) else target.step
-    records += [*missing_files(state, step), *_fetch(state, files), *planned_end.end_no_earlier(state, step)]
+    records += [
+        *missing_files(state, step),
+        *_fetch(state, files),
+        *planned_end.end_training_no_earlier(state, step),
+    ]
     reason = why_there(state, target, step)
     at = of_memory.state if of_memory is not None else files[0] if files else None
     generation = GenerationRecord(

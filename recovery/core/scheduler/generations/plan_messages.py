@@ -29,7 +29,7 @@ def rollback_for(state: SchedulerState, node: Node) -> m.Rollback:
     loads_own = of_memory is None or (of_memory.is_checkpoint and of_memory.rank == rank)
     file = state.checkpoints.file_of(rank, generation.step) if loads_own else None
     fetching = state.copying.fetching.get(rank)
-    end = planned_end.agreed(state)
+    end = planned_end.agreed_training_end(state)
     return m.Rollback(
         generation=generation.generation,
         run=generation.run,
@@ -77,7 +77,7 @@ def why_there(
 ) -> str:
     """Why the plan is where it is: also which newer committed steps it gives up, and whose files are the reason."""
     why = rollback.why_given_up(state.checkpoints.given_up(step))
-    ends = planned_end.of_plan(state)
+    ends = planned_end.why_training_will_end(state)
     if isinstance(target, ToLive):
         return "; ".join(filter(None, [_given(state, target), why, ends]))
     reasons = [target.reason if isinstance(target, rollback.ToStart) else f"every rank holds step {step}"]
@@ -158,7 +158,7 @@ def catch_up(state: SchedulerState, arrival: Arrival, now_ms: int) -> list[Sched
     node.sent_generation = state.job.generation
     if state.rendezvous is not None:
         answers.append(Answer(connection, state.rendezvous))
-    end = planned_end.agreed(state)
+    end = planned_end.agreed_training_end(state)
     if end is not None:
         answers.append(Answer(connection, planned_end.training_ends(state, end)))
     return [*effects, Persist((), tuple(answers))]
