@@ -147,7 +147,7 @@ def _index(stored: Stored) -> tuple[CheckpointIndex, set[Rank]]:
         stored.live_generations,
     )
     # Those that nodes hold which are not lost.
-    here = {node.node_id for node in stored.nodes if node.state in (NodeState.LIVE, NodeState.SUSPECT)}
+    here = {node.node_id for node in stored.nodes if node.state.is_here}
     coordinator.copies.load(
         (copy for copy in stored.copies if copy.run == stored.job.run and copy.node_id in here), generations
     )
@@ -295,7 +295,7 @@ def _plan(
         standbys=tuple(
             {"node_id": str(node.node_id), "takes_rank": asked.get(node.node_id)}
             for node in stored.standbys
-            if node.state in (NodeState.LIVE, NodeState.SUSPECT)
+            if node.state.is_here
         ),
         live=_live_sentence(stored),
         guesses=rebuild.guesses_of(

@@ -77,7 +77,7 @@ class RunningProcesses:
         """Its state in a word, and why: never live where no scheduler hears it."""
         if self._is_starting_again(node):
             return STARTING_AGAIN, starting_again(node.reason)
-        was_there = node.state in (NodeState.LIVE, NodeState.SUSPECT)
+        was_there = node.state.is_here
         if self._scheduler is not OwnerState.NOT_RUNNING or not was_there:
             return node.state.value, node.reason
         if self.process(node) is OwnerState.NOT_RUNNING:
