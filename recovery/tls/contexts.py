@@ -97,7 +97,10 @@ class _AlertingObject(ssl.SSLObject):
 
 
 class AlertingContext(ssl.SSLContext):
-    """A context whose failed handshakes send their alert."""
+    """A context whose failed handshakes send their alert, so that a peer that is refused knows why.
+
+    asyncio closes the socket before it has sent what TLS has to say of a failed handshake.
+    """
 
     sslobject_class = _AlertingObject
 
