@@ -240,7 +240,7 @@ def _list(given: Any) -> list[Any]:
 
 
 class SessionEnvironment(ClusterEnvironment):  # type: ignore[misc]  # Lightning is not there where types are checked
-    """Rank and size of the session. The world is formed by `recovery.torch`, so that Lightning finds one and makes none.
+    """Rank and size of the session; every rank is a node of one device. The world is formed by `recovery.torch`, so that Lightning finds one and makes none.
 
     Hosts may have different numbers of ranks, and a lost host's ranks may be started beside those of another, which Lightning's
     devices times nodes cannot express.

@@ -28,7 +28,8 @@ class KeptBuffers:
         Args:
             buffers: of the state.
             mirrors: a model of the state is in DistributedDataParallel, which gives rank 0's buffers to all.
-            known: `mirrored()` of the generation whose state this one goes on with; None or empty: it is found at the first boundaries.
+            known: `mirrored()` of the generation whose state this one goes on with, the same on all ranks; None or empty: it is found at
+                the first boundaries.
         """
         self._changes = BufferChanges(buffers)
         self._world_size = distributed.get_world_size() if distributed.is_initialized() else 1

@@ -202,7 +202,7 @@ def _filled(value: Any, tensors: Mapping[int, torch.Tensor]) -> Any:
 def owners(storage_bytes: Mapping[int, int], world_size: int) -> dict[int, int]:
     """Give each storage, by its number, to the rank that has the fewest bytes so far, the largest storages first.
 
-    A pure function, so that no rank has to ask another. No rank has more than the mean and the largest storage together.
+    A pure function of what is the same on all ranks, so that no rank has to ask another. No rank has more than the mean and the largest storage together.
     """
     loads = [0] * world_size
     owner: dict[int, int] = {}
