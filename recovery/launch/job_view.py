@@ -1,4 +1,8 @@
-"""What a launcher knows of its job: the scheduler's answer, and which of its own processes were ever let in."""
+"""What a launcher knows of its job by asking the scheduler.
+
+Which nodes it has, which processes of this launcher were ever let in, what an earlier launcher has left, and whether a rank that was given up is
+taken over.
+"""
 
 from __future__ import annotations
 

@@ -71,6 +71,6 @@ def take(session: SessionInterface, backend: str | None = None) -> str:
 
 
 def leave_end_of_nccl_to_us() -> None:
-    """Set them (process_group.py, fact 11): a group reads them when it is made."""
+    """Set NCCL_VARIABLES (process_group.py, fact 11): a group reads them when it is made."""
     for name, value in NCCL_VARIABLES.items():
         os.environ.setdefault(name, value)  # noqa: TID251 - torch reads them there only

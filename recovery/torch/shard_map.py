@@ -1,4 +1,4 @@
-"""What a sharded tensor is on disk: its local part, and beside it in words where that part belongs in the whole; and does that fit this program?
+"""What a sharded tensor is on disk: its local part, and beside it in words where that part belongs in the whole; and whether that fits this program.
 
 A DTensor knows its mesh, and a mesh knows process groups: neither can be read without the world that it was made in. So the payload of a
 checkpoint holds plain local tensors, and under `shards` the shard map, which is made of numbers, text and lists only:

@@ -1,4 +1,4 @@
-"""The sockets of a world, how to end them under a thread that waits on them, and how patient they are with a name server.
+"""The sockets of a world, how to end them under a thread that waits on them, and how patient this process is with its name server.
 
 gloo wakes nobody whose own peer is alive, and aborting a group does not wake a gloo collective (torch 2.13: it returns at once, the
 waiter stays). Ending what the connected sockets read does: the collective fails within a millisecond with an ordinary error. What they send
