@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from recovery import clock
 from recovery.checkpoint.contribution import Layout, Manifest
 from recovery.checkpoint.verify import check
 from recovery.errors import CheckpointError, CheckpointWriteError
@@ -125,10 +126,19 @@ class Uploads:
         return self._trouble
 
     def finish(self, within_s: float) -> bool:
-        """Wait until nothing is left to be sent; False: there is, and the time is over or the storage still fails."""
+        """Wait until nothing is left to be sent; False: there is, and the time is over or the storage still fails.
+
+        Where no thread could be started, it is sent here: Python 3.12 starts none behind the script's end, where the first commit may come.
+        """
+        give_up_ms, given_up = clock.monotonic_ms() + within_s * 1000, self._failures + 1
+
+        def is_over() -> bool:
+            return self._newest is None or self._failures >= given_up
+
+        while self._thread is None and not is_over() and clock.monotonic_ms() < give_up_ms:
+            self._take_turn()
         with self._changed:
-            given_up = self._failures + 1
-            self._changed.wait_for(lambda: self._newest is None or self._failures >= given_up, within_s)
+            self._changed.wait_for(is_over, max(0.0, give_up_ms - clock.monotonic_ms()) / 1000)
             return self._newest is None
 
     def stop(self) -> None:
@@ -145,17 +155,21 @@ class Uploads:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._newest is not None or self._stopped)
-                newest = self._newest
             if self._stopped:
                 return
-            assert newest is not None, "it was waited for"
-            done = self._try(newest)
-            with self._changed:
-                if done and self._newest == newest:
-                    self._newest = None
-                    self._changed.notify_all()
-                elif not done:
-                    self._changed.wait_for(partial(self._is_overtaken, newest), self._again_s)
+            self._take_turn()
+
+    def _take_turn(self) -> None:
+        """One attempt, and the pause behind one that has left something to do."""
+        newest = self._newest
+        assert newest is not None, "it was waited for"
+        done = self._try(newest)
+        with self._changed:
+            if done and self._newest == newest:
+                self._newest = None
+                self._changed.notify_all()
+            elif not done:
+                self._changed.wait_for(partial(self._is_overtaken, newest), self._again_s)
 
     def _is_overtaken(self, newest: Path) -> bool:
         return self._newest != newest or self._stopped

@@ -20,6 +20,7 @@ from recovery.core.rules import Rules
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.effects import Connect, Disconnect, FindCheckpoints, WorkerEffect
 from recovery.errors import ROWS
+from recovery.objects import commits
 from recovery.objects.store import opened
 from recovery.objects.uploads import Uploads
 from recovery.store.reader import read_worker
@@ -36,6 +37,8 @@ from recovery.worker.held_copies import Copies
 from recovery.worker.local_store import LocalStore
 from recovery.worker.object_storage import ObjectStorage
 from recovery.worker.training_control import TrainingControl
+from tests.checkpoint.conftest import Save
+from tests.needs import needs_package
 from tests.store import samples
 from tests.transport.wire import HOST, WAIT_S, run, serving, until
 from tests.untraced import run_module
@@ -136,6 +139,21 @@ def test_an_upload_whose_thread_cannot_be_started_begins_with_the_next_commit(
     assert uploads.finish(WAIT_S)
     assert "event=upload_left_out" in caplog.text
     uploads.stop()
+
+
+def test_behind_a_script_where_no_thread_starts_any_more_its_last_checkpoint_is_sent_without_one(
+    tmp_path: Path,
+) -> None:
+    needs_package("fsspec")
+    there = opened(f"file://{tmp_path}/objects")
+    uploads = Uploads(lambda: there)
+    path = Save(tmp_path / "own")("train-1_10.ckpt", world_size=1, step=10)
+    with without_threads():
+        uploads.know(10, path)
+        uploads.committed(10)
+        assert uploads.finish(1)
+    assert uploads.unsent is None
+    assert commits.steps(there, "job-a", 1) == (commits.At(1, 10),)
 
 
 def test_a_watch_whose_events_need_a_thread_that_cannot_be_started_looks_all_the_same(
