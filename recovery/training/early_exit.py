@@ -64,6 +64,11 @@ class LoopWatch:
             raise
         self.in_loop, self._ended = False, True
 
+    @property
+    def is_behind(self) -> bool:
+        """Has a loop come to its end, and no other begun?"""
+        return self._ended and not self.in_loop
+
     def step_wanted(self) -> None:
         """Another step is asked for: an exit that was noted has been caught by somebody."""
         self.left = None

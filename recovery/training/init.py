@@ -12,7 +12,7 @@ import signal
 import sys
 import traceback
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import NoReturn
 
 from recovery.config import Settings
@@ -108,13 +108,19 @@ class _Script:
             # Without it SIGTERM ends a script at once, wherever it is.
             control = self._service.training_control
             control.leave_as_asked = hold_back_in_a_script(self._ask_to_depart)
-        sys.exit = early_exit.exit_that_notes(self._session.loop_watch.note_exit)
+        sys.exit = early_exit.exit_that_notes(self._note_exit)
         sys.excepthook = self._on_exception
         atexit.register(self._on_exit)
         return self._session
 
     def _ask_to_depart(self) -> None:
         self._service.post(s.DepartAsked(self._service.new_request(), signal.SIGTERM.name))
+
+    def _note_exit(self, error: SystemExit, at: FrameType) -> None:
+        watch = self._session.loop_watch
+        watch.note_exit(error, at)
+        if watch.is_behind:
+            last_uploads.note_exit(error, at)
 
     def _on_exception(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None

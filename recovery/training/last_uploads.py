@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from types import FrameType
 
 from recovery.errors import CheckpointError
-from recovery.training import process_end
+from recovery.training import early_exit, process_end
 from recovery.training.stop_signals import StopSignalReceived
 from recovery.worker import memory_tier_hold
 from recovery.worker.service import WorkerService
@@ -29,6 +29,8 @@ _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 _unsent: dict[int, CheckpointError] = {}
 """What is not in the storage, by the process that has waited for it: a fork of it has no part in that."""
+_exits: list[early_exit.EarlyExit] = []
+"""How the script has left by `sys.exit` behind its training, the last one last: nothing else says that to a handler of atexit."""
 
 
 def await_at_exit(service: WorkerService) -> None:
@@ -39,6 +41,17 @@ def await_at_exit(service: WorkerService) -> None:
     """
     if service.training_control.job_is_over and service.object_storage.is_on:
         atexit.register(_await_in, os.getpid(), service)
+        sys.exit = early_exit.exit_that_notes(note_exit)
+
+
+def note_exit(error: SystemExit, at: FrameType) -> None:
+    """`sys.exit` was called behind training: its code is the script's own.
+
+    Args:
+        error: that it raises.
+        at: the frame that called it.
+    """
+    _exits.append(early_exit.seen(error, at=at))
 
 
 def _await_in(pid: int, service: WorkerService) -> None:
@@ -71,7 +84,10 @@ def await_sent(service: WorkerService) -> None:
     except CheckpointError as error:
         _logger.warning("event=upload_not_finished step=%d %s", step, error.parts["reason"])
         # A script that has failed behind its training says so by its own exit code.
-        if getattr(sys, "last_value", None) is None:
+        has_failed = getattr(sys, "last_value", None) is not None or any(
+            not left.succeeds for left in _exits[-1:]
+        )
+        if not has_failed:
             _unsent[os.getpid()] = error
 
 

@@ -28,7 +28,7 @@ AT_EXIT = "import atexit\natexit.register(print, 'the handler of the script')\n\
 
 @contextlib.contextmanager
 def at_the_last_step(
-    tmp_path: Path, address: str, face: str
+    tmp_path: Path, address: str, face: str, end: str = ""
 ) -> Iterator[tuple[LaunchedCluster, FaultProxy, ObjectStore]]:
     """A job that has one checkpoint left to send, over a wire with weather."""
     with FaultProxy(int(address.rpartition(":")[2])) as proxy:
@@ -37,7 +37,8 @@ def at_the_last_step(
         environment |= {"JOB_FACE": face, "JOB_HELD_STEP": str(HELD)}
         with LaunchedCluster(tmp_path, environment=environment) as cluster:
             script = tmp_path / SCRIPT
-            script.write_text(script.read_text().replace("def value_after(", AT_EXIT, 1))
+            text = script.read_text().replace("def value_after(", AT_EXIT, 1)
+            script.write_text(text + end)
             cluster.start()
             cluster.wait(lambda: SAVED in committed_there(store), "commit in the store")
             yield cluster, proxy, store
@@ -86,6 +87,21 @@ def test_a_last_upload_that_fails_is_the_exit_code_and_starts_nothing_again(
         trained_once_to_its_end(cluster)
         for name in cluster.names:
             assert is_named(cluster, name, "CHECKPOINT_")
+
+
+EXITS = "\n    sys.exit(3)\n"
+
+
+@FACES
+def test_a_script_that_exits_by_itself_behind_its_training_keeps_its_exit_code(
+    tmp_path: Path, s3_address: str, face: str
+) -> None:
+    with at_the_last_step(tmp_path, s3_address, face, EXITS) as (cluster, proxy, store):
+        proxy.down()
+        cluster.go_on()
+        assert cluster.wait_exit(LAUNCHER) == 3, cluster.tails()
+        assert LAST_STEP not in committed_there(store)
+        trained_once_to_its_end(cluster)
 
 
 @FACES
