@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from multiprocessing import util
 from types import FrameType
 
 from recovery.errors import CheckpointError
@@ -117,8 +118,9 @@ def leave_unsent() -> None:
     """End this process by what it has not sent, if there is anything: last of all, because nothing that is registered with atexit follows."""
     error = _unsent.get(os.getpid())
     if error is not None:
-        # Its handler does not follow any more, and what a job that is over has left in memory goes.
+        # Two handlers may not follow any more: what a job that is over has left in memory goes, and processes of the script's own come to their end.
         memory_tier_hold.leave_all()
+        util._exit_function()  # type: ignore[attr-defined]  # noqa: SLF001 - there is no public way; what was done already is not done again
         process_end.leave_at_exit(error.exit_code, str(error))
 
 

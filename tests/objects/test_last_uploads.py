@@ -38,7 +38,7 @@ def at_the_last_step(
         with LaunchedCluster(tmp_path, environment=environment) as cluster:
             script = tmp_path / SCRIPT
             text = script.read_text().replace("def value_after(", AT_EXIT, 1)
-            script.write_text(text + end)
+            script.write_text(text.replace("import recovery\n", EXPORT, 1) + end)
             cluster.start()
             cluster.wait(lambda: SAVED in committed_there(store), "commit in the store")
             yield cluster, proxy, store
@@ -90,6 +90,37 @@ def test_a_last_upload_that_fails_is_the_exit_code_and_starts_nothing_again(
 
 
 EXITS = "\n    sys.exit(3)\n"
+EXPORTS = """
+    multiprocessing.get_context("fork").Process(target=export).start()
+"""
+EXPORT = """import multiprocessing.util
+
+
+def export():
+    while not (HERE / "export").exists():
+        time.sleep(0.01)
+    # Behind the end of a parent that does not wait.
+    time.sleep(0.5)
+    (HERE / f"exported_{os.environ['MS_NODE_ID']}").touch()
+
+
+import recovery
+"""
+"""A process of the script's own. Its import before the engine's, as torch's, puts the wait for it behind all that the engine has registered."""
+
+
+@FACES
+def test_a_process_that_a_script_has_started_comes_to_its_end(
+    tmp_path: Path, s3_address: str, face: str
+) -> None:
+    with at_the_last_step(tmp_path, s3_address, face, EXPORTS) as (cluster, proxy, store):
+        proxy.down()
+        cluster.go_on()
+        wait_in_logs(cluster, "event=upload_not_finished")
+        (tmp_path / "export").touch()
+        assert cluster.wait_exit(LAUNCHER) == UPLOAD_NOT_FINISHED, cluster.tails()
+        assert {path.name for path in tmp_path.glob("exported_*")} == {"exported_0", "exported_1"}
+        assert LAST_STEP not in committed_there(store)
 
 
 @FACES
