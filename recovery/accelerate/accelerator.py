@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from recovery.torch import devices
 from recovery.torch.random_state import restore_random_state
 from recovery.torch.session_interface import SessionInterface
 from recovery.training.current import current_session
+from recovery.training.outlook import steps_of_epoch
 from recovery.training.session import Session
 
 _logger = logging.getLogger("recovery.accelerate")
@@ -244,10 +244,9 @@ class LoopProgress:
 
     def _tell_end(self, loader: Any) -> None:
         """With which step training ends, for people, where the epochs that are left are as long as this one."""
-        # A stream has no length.
-        with contextlib.suppress(TypeError):
-            left = (self.epochs - self.epoch) * len(loader)
-            self.session.total_steps = self.step - self._batches + left
+        length = steps_of_epoch(loader)
+        if length:
+            self.session.total_steps = self.step - self._batches + (self.epochs - self.epoch) * length
 
     def before_fetch(self) -> None:
         """A batch is about to be fetched."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 from recovery.errors import UsageError
 from tests.cluster.undisturbed import Undisturbed
@@ -57,6 +61,29 @@ def test_data_that_draws_in_the_training_process_is_named(tmp_path: Path) -> Non
     with AccelerateCluster(tmp_path, environment={"JOB_DRAWS": "1"}) as cluster:
         cluster.run()
         assert cluster.log("worker_0").count("event=data_draws_random") == 1
+
+
+class Unmeasured:
+    """Batches of a sampler whose author has left its length open."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter([[0, 1], [2, 3]])
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+
+def test_a_loader_that_cannot_say_its_length_trains_all_the_same() -> None:
+    from recovery.accelerate.accelerator import LoopProgress
+
+    data = TensorDataset(torch.arange(4.0))
+    session: Any = SimpleNamespace(total_steps=0)
+    for batches, total_steps in ((Unmeasured(), 0), ([[0, 1], [2, 3]], 6)):
+        progress = LoopProgress(session)
+        progress.epochs = 3
+        progress.begin_epoch(0)
+        assert progress.begin_steps(DataLoader(data, batch_sampler=batches)) == 0
+        assert session.total_steps == total_steps
 
 
 def test_ranks_that_share_a_gpu_are_refused_before_accelerates_first_barrier(
