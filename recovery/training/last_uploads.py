@@ -98,7 +98,8 @@ def _signals_raise() -> Iterator[None]:
     handlers = {number: signal.getsignal(number) for number in _STOP_SIGNALS}
     if threading.current_thread() is not threading.main_thread():
         handlers = {}
-    replaced = {number: how for number, how in handlers.items() if how is not signal.SIG_IGN}
+    # None: a handler that is not Python's, which could not be put back.
+    replaced = {number: how for number, how in handlers.items() if how not in (signal.SIG_IGN, None)}
 
     def stop(number: int, frame: FrameType | None) -> None:
         for each in replaced:
