@@ -60,3 +60,28 @@ def test_ranks_are_told_how_long_the_scheduler_lets_a_drain_take() -> None:
     assert [drained.asked(worker).wait_ms for worker in drained.workers] == [7_500, 7_500]
     drained.depart(drained.zero)
     assert drained.asked(drained.zero).wait_ms == 7_500
+
+
+def test_a_step_that_the_departed_rank_has_trained_before_it_heard_of_the_hand_over_is_said() -> None:
+    """The write that its answer is behind took longer than it waits at a step."""
+    drained = Drained()
+    step = drained.handing_over()
+    drained.one.send(m.Heartbeat(sequence=9, generation=drained.one.generation, step=step + 1))
+    drained.take_over(drained.standbys[0], step)
+    assert drained.outcome() == (
+        f"worker_1 left at step {step}, and a rank had not waited: it trained on to step {step + 1}"
+    )
+
+
+def test_a_departed_rank_that_connects_again_before_it_has_heard_so_may_have_trained_on() -> None:
+    drained = Drained()
+    step = drained.handing_over()
+    [told] = drained.desk.say(drained.desk.connect(), drained.one.made())
+    assert isinstance(told, HandedOver)
+    drained.take_over(drained.standbys[0], step)
+    assert drained.outcome() == (
+        f"worker_1 left at step {step}, and worker_1 connected again before it had heard that: it may have trained on"
+    )
+    assert not drain_view(drained.desk.machine.state)["handed_over"]
+    [told] = drained.desk.say(drained.desk.connect(), drained.one.made())
+    assert isinstance(told, HandedOver), "also behind the drain's end"

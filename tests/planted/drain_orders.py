@@ -88,6 +88,15 @@ DRAIN_ORDERS = (
         (f"{_TIMES}::test_steps_that_were_trained_behind_the_hand_over_are_said",),
     ),
     Bug(
+        "a hand-over is called one without loss before the departed rank has heard of it",
+        "I26",
+        "core/scheduler/membership/admission.py",
+        "admit_or_refuse",
+        "state.drain.note_back(register.node_id)",
+        "pass",
+        (f"{_TIMES}::test_a_departed_rank_that_connects_again_before_it_has_heard_so_may_have_trained_on",),
+    ),
+    Bug(
         "a rank is sent away that nobody asked to depart",
         "I26",
         "core/scheduler/drain.py",

@@ -336,6 +336,9 @@ def _follow_hand_over(state: SchedulerState, drain: Drain) -> list[SchedulerEffe
     if drain.went_to > drain.step:
         reason = f"{_names(drain)} left at step {drain.step}, and a rank had not waited: it trained on to step {drain.went_to}"
         return end(state, drain, DrainFact.GIVEN_UP, reason)
+    if drain.back_too_soon:
+        reason = f"{_names(drain)} left at step {drain.step}, and {', '.join(sorted(drain.back_too_soon))} connected again before it had heard that: it may have trained on"
+        return end(state, drain, DrainFact.GIVEN_UP, reason)
     step = state.generations[-1].step
     if step != drain.step:
         reason = f"{_names(drain)} left at step {drain.step}, but the plan goes to step {step}"

@@ -105,6 +105,8 @@ class Drain:
         """By rank's node: where it was asked."""
         self.went_to = 0
         """The newest step that a rank was at when its generation ended; behind `step` it has not waited for the end."""
+        self.back_too_soon: set[NodeId] = set()
+        """Nodes that have left, and connected again before they could hear so: one that had waited long enough has trained on, or will have."""
         self.late = False
         """Has one of them passed `step`?"""
         self.handed_over = False
@@ -129,6 +131,11 @@ class Drain:
         """A rank says at which step of a generation it has stopped."""
         if generation == self.generation:
             self.went_to = max(self.went_to, step)
+
+    def note_back(self, node_id: NodeId) -> None:
+        """A node registers that has left for a standby."""
+        if self.state is DrainState.HANDING_OVER and node_id in self.departing:
+            self.back_too_soon.add(node_id)
 
     def end(self, fact: DrainFact, outcome: str) -> None:
         """It is over, and this is why."""

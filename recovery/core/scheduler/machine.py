@@ -217,6 +217,9 @@ class SchedulerMachine:
             # Behind the write that the first answer waited for.
             return [Persist((), (Answer(connection, answer),))]
         if job_end.has_left(node):
+            if isinstance(message, m.Heartbeat) and state.drain is not None:
+                # It has not heard yet that it has left, and waits at a step no longer.
+                state.drain.note_stop(message.generation, message.step)
             return []
         # A checkpoint that is there counts, whenever it is reported.
         if state.job_ended and not isinstance(message, (m.Heartbeat, m.CheckpointReport)):
