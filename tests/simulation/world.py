@@ -71,7 +71,8 @@ class World:
         """Called with each step that a rank has applied."""
         self.on_offer: list[Callable[[Process], None]] = []
         """The first is called with the next process that is offered a rank."""
-        self._planes: dict[tuple[int, int, int], list[Process]] = {}
+        self._planes: dict[tuple[str, int, int, int], list[Process]] = {}
+        """By job, run, generation and first step: what is left of another job's world meets nobody of this one's."""
         self._starts = self._stores = 1
         self.notes: defaultdict[str, Notes] = defaultdict(Notes)
         """What lies in each node's own store."""
@@ -258,7 +259,7 @@ class World:
 
     def joined(self, process: Process, plan: m.Rollback) -> None:
         """A rank has entered the world of its generation."""
-        plane = self._planes.setdefault((plan.run, plan.generation, plan.step), [])
+        plane = self._planes.setdefault(_plane_of(plan), [])
         plane.append(process)
         if len(plane) == plan.world_size and plan.live_rank is None:
             self._next(plan, plan.step + 1)
@@ -267,7 +268,7 @@ class World:
 
     def parted(self, process: Process, plan: m.Rollback) -> None:
         """A rank is gone from its world: some of the others notice, some wait for ever."""
-        plane = self._planes.get((plan.run, plan.generation, plan.step), [])
+        plane = self._planes.get(_plane_of(plan), [])
         if process not in plane:
             return
         plane.remove(process)
@@ -288,7 +289,7 @@ class World:
 
     def agreed(self, plan: m.Rollback) -> None:
         """A rank has heard that all hold one state: the last one of them begins."""
-        plane = self._planes[plan.run, plan.generation, plan.step]
+        plane = self._planes[_plane_of(plan)]
         if len(plane) == plan.world_size and all(rank.phase == "training" for rank in plane):
             self._next(plan, plan.step + 1)
 
@@ -296,7 +297,7 @@ class World:
         self.clock.soon("data plane", *self.step_ms, lambda: self._tick(plan, step))
 
     def _tick(self, plan: m.Rollback, step: int) -> None:
-        plane = self._planes[plan.run, plan.generation, plan.step]
+        plane = self._planes[_plane_of(plan)]
         if len(plane) < plan.world_size or any(rank.phase != "training" for rank in plane):
             return
         waits = [rank.stop_asked.waits or not rank.confirmed for rank in plane]
@@ -311,3 +312,7 @@ class World:
                 rank.trained(step)
             if step < self.shape.steps:
                 self._next(plan, step + 1)
+
+
+def _plane_of(plan: m.Rollback) -> tuple[str, int, int, int]:
+    return plan.job, plan.run, plan.generation, plan.step
