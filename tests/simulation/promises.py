@@ -653,7 +653,16 @@ class Promises:
         if row is None or admitted is None:
             return True
         newest: int = max(row.incarnation, self._newest_incarnation.get(process.name, 0))
-        return newest > admitted.incarnation or self.slots.lost_its_slot(process, received or process.plan)
+        plan = received or process.plan
+        # A lost store's numbers of incarnations are given again: then the plan tells which process of an id is the newer one.
+        return (
+            newest > admitted.incarnation
+            or self.slots.lost_its_slot(process, plan)
+            or any(
+                one.name == process.name and one is not process and _is_of_newer_plan(one.plan, plan)
+                for one in self.world.living
+            )
+        )
 
     def loaded(self, process: Process, plan: m.Rollback, content: Content) -> None:
         """I8, I20: all ranks load one history, and it leads to the target without a gap."""
@@ -702,6 +711,12 @@ class Promises:
         assert step not in committed[-2:], (
             f"I11: {process.name} deleted step {step}, committed are {committed}"
         )
+
+
+def _is_of_newer_plan(plan: m.Rollback | None, other: m.Rollback | None) -> bool:
+    return (
+        plan is not None and other is not None and (plan.run, plan.generation) > (other.run, other.generation)
+    )
 
 
 def _happened(effects: list[SchedulerEffect], name: str) -> set[EventKind]:
