@@ -67,7 +67,7 @@ FIXED := PYTHONHASHSEED=0 HYPOTHESIS_PROFILE=gate
 GATE_PYTEST := $(FIXED) $(PYTEST) -p no:randomly --maxfail=3
 JOBS ?= 6
 
-test: $(STAMP) $(MS_STAMP) $(TR_STAMP)  ## the gate, 8 minutes: linters, package, all tests that start no cluster, the stories of clusters, planted bugs of the change
+test: $(STAMP) $(MS_STAMP) $(TR_STAMP)  ## the gate, 9 to 16 minutes: linters, package, all tests that start no cluster, the stories of clusters, planted bugs of the change
 	@$(BIN)/python -m tests.load --begin
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint package
 	@$(MAKE) --no-print-directory test-traced
@@ -99,7 +99,7 @@ test-stories-trainers: $(TR_STAMP)
 test-planted: $(STAMP)
 	$(FIXED) exec $(BIN)/python -m tests.planted.run --changed-since --most 40 --jobs 2 --hang 20
 
-test-all: $(STAMP) $(MS_STAMP) $(TR_STAMP)  ## everything else that is decided by what happens, 45 minutes: all clusters, drawn examples, all planted bugs, MindSpore, trainers
+test-all: $(STAMP) $(MS_STAMP) $(TR_STAMP)  ## everything else that is decided by what happens, 40 minutes: all clusters, drawn examples, all planted bugs, MindSpore, trainers
 	@$(MAKE) --no-print-directory --keep-going test-rest test-drawn test-alone test-wheel test-mindspore test-trainers planted
 
 test-rest: $(STAMP)
