@@ -54,7 +54,7 @@ class Loop(NamedTuple):
 
 LOOPS = (
     Loop(
-        "simulated jobs of 8 workers under some 35 kinds of faults",
+        "simulated jobs of 8 workers under 38 kinds of faults",
         "tests.simulation --workers 8 --seeds 2000 --first {first} --json",
         "{seeds} seeds, {simulated_s} simulated s, {faults} faults | {checks} checks, 0 failures",
     ),
