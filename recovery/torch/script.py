@@ -76,7 +76,7 @@ def steps(  # noqa: PLR0913 - one keyword for each thing that a script may want
         **further: other parts of the state by name, as of `TrainState`: lr_scheduler, scaler, ...
 
     Raises:
-        UsageError: `join` was not called, the loader's sampler gives an order that nobody could restore, or a schedule is not named.
+        UsageError: `join` was not called, the loader's sampler gives an order that nobody could restore, or a schedule is not named; else as `Session.steps`.
         CheckpointError, GenerationInterrupted: as `Session.steps`.
     """
     session = current_session()
