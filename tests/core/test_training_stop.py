@@ -332,3 +332,30 @@ def test_a_stop_that_comes_behind_the_last_step_of_another_rank_is_no_stop_at_a_
         worker.save(20)
         worker.done(20)
     assert ended.desk.machine.state.job.reason == "all 2 ranks are done at step 20"
+
+
+@pytest.mark.parametrize("when", ["over", "behind its last step", "in its last step"])
+def test_a_launcher_waits_for_the_last_step_where_training_was_to_end_behind_it(
+    ended: Ended, when: str
+) -> None:
+    """The loops end at step 20, and an evaluation follows them: no step 21 or 22 is saved, ever."""
+    ended.ask(ended.zero, 19 if when == "in its last step" else 20)
+    launcher = stop(ended.desk)
+    ended.answer(ended.zero, 18 if when == "in its last step" else 19)
+    if when == "over":
+        over(ended, ended.one, 20)
+        ended.answer(ended.zero, 19)
+        over(ended, ended.one, 20)
+    else:
+        for passed in (19, 20) if when == "in its last step" else (20, 20):
+            ended.answer(ended.one, passed)
+        ended.answer(ended.zero, 19)
+    assert ended.ends(ended.one).step > 20
+    for worker in ended.workers:
+        over(ended, worker, 20)
+    assert [ended.asked(worker).step for worker in ended.workers] == [20, 20]
+    ended.zero.save(20)
+    assert ended.desk.tray[launcher] == []
+    ended.one.save(20)
+    assert ended.desk.tray[launcher] == [said(20)]
+    assert ended.outcome() == "saved at step 20, where the job ends"

@@ -225,6 +225,9 @@ def on_position(state: SchedulerState, node: Node, at: Position) -> list[Schedul
 
 def _on_over(state: SchedulerState, drain: Drain, node: Node) -> list[SchedulerEffect]:
     """A rank's loop has come to its end, and it stops nowhere. A job that ends needs no more: all save that step by themselves."""
+    if drain.ends_job and drain.state is DrainState.SAVING and drain.step == drain.last_step:
+        # All were to save that one.
+        return []
     if not (drain.ends_job and drain.last_step) or state.checkpoints.is_empty:
         return give_up(state, drain, _trained_to_the_end(node))
     if drain.state is DrainState.ASKING:

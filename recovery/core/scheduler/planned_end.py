@@ -66,13 +66,15 @@ def on_stop_job(
 
 
 def follow_training(state: SchedulerState, ended: Drain, now_ms: int) -> list[SchedulerEffect]:
-    """Training ends at a step, and launchers wait for the end of the job: all ranks come to that step, and save it last."""
+    """Training ends at a step, and launchers wait for the end of the job: all ranks come to that step, and save it last.
+
+    They are asked all the same: where the loop of one ends before that step, all do, and it is never saved.
+    """
     drain = drains.new_drain(state, ended.reason, ended.wait_ms, now_ms)
-    drain.ends_job, drain.stops, drain.step = True, ended.stops, ended.step
-    drain.connections = {node.record.node_id: node.connection for node in state.workers}
+    drain.ends_job, drain.stops, drain.last_step = True, ended.stops, ended.last_step
     drain.move(DrainFact.POSITIONS_KNOWN)
     drain.move(DrainFact.ALL_STOP)
-    return drains.begun(state, drain)
+    return [*drains.begun(state, drain), *drains.ask(state, drain, ended.last_step or ended.step)]
 
 
 def _still_waits(state: SchedulerState, drain: Drain, now_ms: int) -> bool:
