@@ -89,7 +89,11 @@ class Agent:
         # Every task reports its own failure; what is left are cancellations.
         await asyncio.gather(*self._keeping, stopped, everyone, return_exceptions=True)
         saved = await self._save_last()
-        await self._end_all()
+        await self._end_workers()
+        if saved and self._context.completion is not None:
+            # While the scheduler is there.
+            await self._context.completion.look()
+        await self._end_scheduler()
         if saved:
             console.say(_FINISHED if self._has_finished() else saved)
         return self._final_code()
@@ -265,24 +269,30 @@ class Agent:
         heard = [keeper.finished_file.take().finished for keeper in self._keepers]
         return any(heard) or (completion is not None and completion.is_finished)
 
-    async def _end_all(self) -> None:
-        """Ask the workers to leave, then make them; the scheduler last, which informs other hosts."""
-        grace_s = GRACE_S if self._context.recovery_enabled else _GRACE_WITHOUT_RECOVERY_S
-        left_s = grace_s
+    async def _end_workers(self) -> None:
+        """Ask the workers to leave, then make them. The scheduler is ended behind them: it informs other hosts."""
+        left_s = self._grace_s
         if self._asked_by:
-            grace_s = self._context.stop_grace_s
-            left_s = max(0.0, grace_s - (clock.monotonic_ms() - self._asked_ms) / 1000)
-        for kinds, within_s in (
-            ((ProcessKind.WORKER, ProcessKind.STANDBY), left_s),
-            ((ProcessKind.SCHEDULER,), grace_s),
-        ):
-            running = [
-                keeper.child
-                for keeper in self._keepers
-                if keeper.child is not None and keeper.placed.kind in kinds
-            ]
-            await end(running, within_s)
+            left_s = max(0.0, left_s - (clock.monotonic_ms() - self._asked_ms) / 1000)
+        await self._end((ProcessKind.WORKER, ProcessKind.STANDBY), left_s)
+
+    async def _end_scheduler(self) -> None:
+        await self._end((ProcessKind.SCHEDULER,), self._grace_s)
         await self._context.beginner.end()
+
+    @property
+    def _grace_s(self) -> float:
+        if self._asked_by:
+            return self._context.stop_grace_s
+        return GRACE_S if self._context.recovery_enabled else _GRACE_WITHOUT_RECOVERY_S
+
+    async def _end(self, kinds: Sequence[ProcessKind], within_s: float) -> None:
+        running = [
+            keeper.child
+            for keeper in self._keepers
+            if keeper.child is not None and keeper.placed.kind in kinds
+        ]
+        await end(running, within_s)
 
     def _final_code(self) -> int:
         """0 only when every process of this host was done, or was not needed beside one that was."""

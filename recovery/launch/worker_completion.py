@@ -6,6 +6,7 @@ The scheduler knows. It reports the job as finished to its workers only once tha
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -41,6 +42,15 @@ class WorkerCompletion:
     def note_job(self, job: str) -> None:
         """The scheduler says whose it is. The first answer stays: a later one may be of the next job at the same address."""
         self._job = self._job or job
+
+    async def look(self) -> None:
+        """Ask once whether the job has finished: each worker that could say so may have been killed before it heard that."""
+        if self.is_finished:
+            return
+        with contextlib.suppress(inspection_client.NoAnswerError):
+            status = await self._ask()
+            is_of_it = not self._job or status["job"] == self._job
+            self.is_finished = is_of_it and status["state"] == JobState.FINISHED.value
 
     async def includes(self, placed: Placed, node_id: NodeId) -> bool:
         """Was this process done when it ended with 0, under this node id? A scheduler ends so only after a finished job."""

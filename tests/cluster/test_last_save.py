@@ -70,14 +70,19 @@ _ENDS_LATER = f"""{_ENDS}    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while not (HERE / "go_on").exists():
         time.sleep(0.01)
 """
+_UNHEARD = '    Path(os.environ["MS_FINISHED_FILE"]).mkdir()\n'
 
 
-def test_a_job_that_finishes_while_it_is_stopped_is_said_to_have_finished(tmp_path: Path) -> None:
+@pytest.mark.parametrize("heard", [True, False])
+def test_a_job_that_finishes_while_it_is_stopped_is_said_to_have_finished(
+    tmp_path: Path, heard: bool
+) -> None:
+    """Also where no worker of this host has lived to hear so: the scheduler knows. Here none of them can note it."""
     with LaunchedCluster(tmp_path) as cluster:
         script = tmp_path / SCRIPT
         source = script.read_text()
         assert _ENDS in source
-        script.write_text(source.replace(_ENDS, _ENDS_LATER))
+        script.write_text(source.replace(_ENDS, f"{_ENDS_LATER}{'' if heard else _UNHEARD}"))
         cluster.start()
         results = [tmp_path / f"result_{rank}" for rank in range(cluster.workers)]
         cluster.wait(lambda: all(path.exists() for path in results), "end of the loops")

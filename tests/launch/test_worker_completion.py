@@ -87,3 +87,23 @@ def test_a_scheduler_that_never_answers_is_named_on_the_console(
     assert "worker_1: no scheduler says whether it was done (refused)" in " ".join(
         capsys.readouterr().out.split()
     )
+
+
+@pytest.mark.parametrize(
+    ("answer", "finished"),
+    [
+        (job("finished"), True),
+        (job("running"), False),
+        ({**job("finished"), "job": "another"}, False),
+        (NoAnswerError("nobody listens"), False),
+    ],
+)
+def test_a_look_is_one_question(answer: Any, finished: bool) -> None:
+    scheduler = Scheduler(answer if isinstance(answer, NoAnswerError) else {"job": "this", **answer})
+    known = WorkerCompletion(scheduler)
+    known.note_job("this")
+    asyncio.run(known.look())
+    assert (known.is_finished, scheduler.asked) == (finished, 1)
+    known.is_finished = True
+    asyncio.run(known.look())
+    assert scheduler.asked == 1, "what is known is asked no more"
