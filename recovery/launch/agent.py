@@ -95,7 +95,7 @@ class Agent:
             await self._context.completion.look()
         await self._end_scheduler()
         if saved:
-            console.say(_FINISHED if self._has_finished() else saved)
+            console.say(_FINISHED if await self._has_finished() else saved)
         return self._final_code()
 
     def starts(self) -> dict[str, Start]:
@@ -263,11 +263,14 @@ class Agent:
             return ""
         return await save_last(context.contact, self._asked_by, context.stop_grace_s, self._at_once)
 
-    def _has_finished(self) -> bool:
+    async def _has_finished(self) -> bool:
         """Has the job finished? Also while its processes were asked to end: nobody waits for their keepers then."""
         completion = self._context.completion
         heard = [keeper.finished_file.take().finished for keeper in self._keepers]
-        return any(heard) or (completion is not None and completion.is_finished)
+        schedulers = [keeper for keeper in self._keepers if keeper.placed.kind is ProcessKind.SCHEDULER]
+        # One that ended by itself could not be asked, and does so with 0 behind a finished job alone.
+        ends = [await keeper.child.wait() for keeper in schedulers if keeper.child is not None]
+        return any(heard) or 0 in ends or (completion is not None and completion.is_finished)
 
     async def _end_workers(self) -> None:
         """Ask the workers to leave, then make them. The scheduler is ended behind them: it informs other hosts."""

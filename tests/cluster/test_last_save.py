@@ -73,22 +73,35 @@ _ENDS_LATER = f"""{_ENDS}    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 _UNHEARD = '    Path(os.environ["MS_FINISHED_FILE"]).mkdir()\n'
 
 
-@pytest.mark.parametrize("heard", [True, False])
+_LINGERS = """    # The connection's thread hears the end meanwhile, and stays connected.
+    import atexit
+    atexit.register(lambda: [time.sleep(0.01) for _ in iter((HERE / "scheduler_gone").exists, True)])
+"""
+
+
+@pytest.mark.parametrize("said_by", ["a worker", "the scheduler", "the scheduler's end"])
 def test_a_job_that_finishes_while_it_is_stopped_is_said_to_have_finished(
-    tmp_path: Path, heard: bool
+    tmp_path: Path, said_by: str
 ) -> None:
     """Also where no worker of this host has lived to hear so: the scheduler knows. Here none of them can note it."""
     with LaunchedCluster(tmp_path) as cluster:
         script = tmp_path / SCRIPT
         source = script.read_text()
         assert _ENDS in source
-        script.write_text(source.replace(_ENDS, f"{_ENDS_LATER}{'' if heard else _UNHEARD}"))
+        late = _ENDS_LATER if said_by == "a worker" else f"{_ENDS_LATER}{_UNHEARD}"
+        if said_by == "the scheduler's end":
+            late += _LINGERS
+        script.write_text(source.replace(_ENDS, late))
         cluster.start()
         results = [tmp_path / f"result_{rank}" for rank in range(cluster.workers)]
         cluster.wait(lambda: all(path.exists() for path in results), "end of the loops")
         cluster.signal(LAUNCHER, signal.SIGINT)
         cluster.wait_event(EventKind.DRAIN_ENDED)
         cluster.go_on()
+        if said_by == "the scheduler's end":
+            scheduler = int(re.findall(r"started scheduler \(pid ([0-9]+)", cluster.log(LAUNCHER))[0])
+            cluster.wait(lambda: not psutil.pid_exists(scheduler), "the scheduler's own end")
+            (tmp_path / "scheduler_gone").touch()
         assert cluster.wait_exit(LAUNCHER) == 128 + signal.SIGINT, cluster.tails()
         assert cluster.events(EventKind.JOB_FINISHED)
         said = cluster.log(LAUNCHER)
