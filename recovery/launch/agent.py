@@ -92,7 +92,7 @@ class Agent:
         await self._end_workers()
         if saved and self._context.completion is not None:
             # While the scheduler is there.
-            await self._context.completion.look()
+            await self._context.completion.refresh()
         await self._end_scheduler()
         if saved:
             console.say(_FINISHED if await self._has_finished() else saved)

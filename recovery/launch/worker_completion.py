@@ -43,7 +43,7 @@ class WorkerCompletion:
         """The scheduler says whose it is. The first answer stays: a later one may be of the next job at the same address."""
         self._job = self._job or job
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Ask once whether the job has finished: each worker that could say so may have been killed before it heard that."""
         if self.is_finished:
             return

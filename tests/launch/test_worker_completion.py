@@ -98,12 +98,12 @@ def test_a_scheduler_that_never_answers_is_named_on_the_console(
         (NoAnswerError("nobody listens"), False),
     ],
 )
-def test_a_look_is_one_question(answer: Any, finished: bool) -> None:
+def test_a_refresh_is_one_question(answer: Any, finished: bool) -> None:
     scheduler = Scheduler(answer if isinstance(answer, NoAnswerError) else {"job": "this", **answer})
     known = WorkerCompletion(scheduler)
     known.note_job("this")
-    asyncio.run(known.look())
+    asyncio.run(known.refresh())
     assert (known.is_finished, scheduler.asked) == (finished, 1)
     known.is_finished = True
-    asyncio.run(known.look())
+    asyncio.run(known.refresh())
     assert scheduler.asked == 1, "what is known is asked no more"
