@@ -50,7 +50,7 @@ FRAMEWORKS = (
             "torch.utils.data",
             "torch.utils.serialization",
         ),
-        with_recovery=("recovery.torch",),
+        with_recovery=("recovery.torch", "recovery.torch.shard_map"),
         devices=("torch.cuda", "torch.xpu", "torch.mtia", "torch_npu.npu"),
         seeded_generator="default_generator",
     ),

@@ -76,7 +76,7 @@ SHARDED = (
         "I20",
         "torch/spread.py",
         "forget_meshes",
-        "clear()",
+        "torch._C._clear_DTensor_sharding_propagator_cache()",
         "pass",
         (f"{_SHARDED}::test_any_mesh_reads_what_any_other_has_saved",),
     ),
