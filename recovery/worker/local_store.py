@@ -299,13 +299,10 @@ class LocalStore:
         self._warn_of(there.passed_over)
         return Found(held=there.held, passed_over=there.passed_over)
 
-    @staticmethod
-    def _directories_of(recovery_path: Path, node_id: NodeId) -> tuple[DirectoryRecord, ...]:
+    def _directories_of(self, recovery_path: Path, node_id: NodeId) -> tuple[DirectoryRecord, ...]:
         """Where a node has saved, as its store says; nothing where that cannot be read from here: the paths of the files say it too."""
-        from recovery.store.reader import read_worker  # noqa: PLC0415 - see _open
-
         try:
-            return read_worker(recovery_path, node_id, accept_without_wal=True).directories
+            return self._slot_notes.records_of(recovery_path, node_id).directories
         except (RecoveryError, OSError) as error:
             _logger.debug("the store of %s says nothing: %s", node_id, error)
             return ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -109,3 +110,17 @@ def test_one_id_that_knows_the_job_spares_reading_the_older_ones(
     monkeypatch.setattr(reader, "read_worker", noting)
     assert SlotNotes(NodeId("worker_0.10"), "worker_0.2").read(path, JOB) == Notes({}, ())
     assert read == ["worker_0.2"]
+
+
+def test_the_store_read_last_is_read_again_once_something_was_written_to_it(path: Path) -> None:
+    notes = SlotNotes(NodeId("worker_0.3"), "worker_0.2")
+    first = notes.records_of(path, NodeId("worker_0.2"))
+    assert notes.records_of(path, NodeId("worker_0.2")) is first
+    elsewhere = DirectoryRecord(path="/elsewhere", prefix="small", run=RunId(1))
+    with closing(WorkerStore.open(path, "worker_0.2")) as store:
+        store.apply((elsewhere,), wall_ms=2)
+        assert elsewhere in notes.records_of(path, NodeId("worker_0.2")).directories, (
+            "its owner has it open still"
+        )
+    assert elsewhere in notes.records_of(path, NodeId("worker_0.2")).directories
+    assert notes.records_of(path, NodeId("worker_0")).directories == read_worker(path, "worker_0").directories
