@@ -17,7 +17,7 @@ _logger = logging.getLogger("recovery.torch")
 
 
 def check(loader: Passes) -> None:
-    """Compare the pass that begins or goes on with that of the other ranks; costs one question to the world's store.
+    """Compare the pass that begins with that of the other ranks; costs one question to the world's store.
 
     Args:
         loader: of this rank. One that does not say how many batches a pass has is not compared.

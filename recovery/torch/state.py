@@ -116,10 +116,13 @@ class TrainState:
     def compare_pass(self) -> None:
         """Before a pass: see that it has as many batches on every rank.
 
+        The rest of a pass has: the loader has compared its division when it was given its position, and a question to the world's store
+        would take each rank 3 ms of a recovery.
+
         Raises:
             UsageError: another rank's has more, or fewer.
         """
-        if self._loader is not None:
+        if self._loader is not None and not self._loader.batch:
             same_passes.check(self._loader)
 
     def begin(self) -> None:

@@ -58,11 +58,17 @@ def made(session):
         return rt.ResumableLoader(DATA, sampler=Share(session, 0), **kept)
     if KIND == "second-pass":
         return rt.ResumableLoader(DATA, sampler=Share(session, 1), **kept)
+    if KIND in ("share-behind", "live-behind"):
+        return rt.ResumableLoader(DATA, sampler=Share(session, 0 if session.generation > 1 else 9), **kept)
     if KIND == "batch-size":
         return rt.ResumableLoader(DATA, session=session, batch_size=4 - 2 * rank)
     if KIND == "stateful":
         from torchdata.stateful_dataloader import StatefulDataLoader
         return StatefulDataLoader(DATA, batch_size=2, sampler=range(rank, 40 - 2 * rank))
+    if KIND == "stateful-behind":
+        from torchdata.stateful_dataloader import StatefulDataLoader
+        longer = rank == 0 and session.generation > 1
+        return StatefulDataLoader(DATA, batch_size=2, sampler=range(0 if longer else 2, 40))
     if KIND == "stream":
         return rt.ResumableLoader(Stream(), **kept)
     if KIND == "distributed":
@@ -88,7 +94,7 @@ def train(session):
         optimizer.step()
         optimizer.zero_grad()
         Path(f"step_{session.rank}").write_text(str(step))
-        while KIND == "killed" and step == 8 and not Path("go_on").exists():
+        while (KIND == "killed" or "-behind" in KIND) and step == 8 and not Path("go_on").exists():
             session.check()
             time.sleep(0.02)
 
@@ -159,3 +165,20 @@ def test_the_rest_of_a_pass_behind_a_kill_counts_as_the_whole_one(tmp_path: Path
         assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
         assert "batches on rank" not in cluster.log(LAUNCHER)
         assert {(tmp_path / f"step_{rank}").read_text() for rank in range(2)} == {"20"}
+
+
+@pytest.mark.parametrize("kind", ["share-behind", "stateful-behind", "live-behind"])
+def test_the_rest_of_a_pass_that_has_become_longer_on_one_rank_is_refused_by_its_position(
+    tmp_path: Path, kind: str
+) -> None:
+    if kind == "stateful-behind":
+        needs_package("torchdata.stateful_dataloader")
+    live = {"MS_ROLLBACK": "live"} if kind == "live-behind" else {}
+    with LaunchedCluster(tmp_path, imports=TORCH, environment=live) as cluster:
+        started(cluster, kind, "run")
+        cluster.wait_event(EventKind.CHECKPOINT_COMMITTED)
+        cluster.kill_node("0")
+
+        assert cluster.wait_exit(LAUNCHER) != 0, cluster.tails()
+        assert "where the checkpoint stands, is another place" in cluster.log(LAUNCHER)
+        assert max(int(path.read_text()) for path in tmp_path.glob("step_*")) <= 8
