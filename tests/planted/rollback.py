@@ -299,8 +299,8 @@ GENERATIONS = (
     Bug(
         "Done is no barrier",
         "I10",
-        "core/scheduler/generations/change.py",
-        "end_if_all_done",
+        "core/scheduler/settle.py",
+        "_all_done",
         "state.slots[m.Role.WORKER].all_done",
         "state.slots[m.Role.WORKER].done",
         ("tests/core/test_scheduler_ends.py::test_done_is_a_barrier_and_the_next_start_is_the_next_run",),

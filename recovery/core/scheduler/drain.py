@@ -239,10 +239,9 @@ def _on_over(state: SchedulerState, drain: Drain, node: Node) -> list[SchedulerE
 
 
 def advance(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
-    """What has become of the drain by a stimulus."""
+    """What has become of the drain under way by a stimulus."""
     drain = state.drain
-    if drain is None or drain.state is DrainState.ENDED:
-        return []
+    assert drain is not None, "one is under way"
     if drain.state is DrainState.HANDING_OVER:
         return _follow_hand_over(state, drain)
     if state.job.state is not JobState.RUNNING or state.job.generation != drain.generation:

@@ -124,8 +124,7 @@ def on_stop_training(
 def advance(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     """Who was away is asked again; nobody is given up while the generation goes on."""
     drain = state.drain
-    if drain is None or not (drain.is_open and drain.ends_training):
-        return []
+    assert drain is not None, "it ends training"
     if drain.state is DrainState.SAVING:
         return _end_training(state, drain, now_ms)
     return _ask_again(state, drain)

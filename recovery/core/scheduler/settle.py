@@ -1,25 +1,36 @@
 """What follows from what a stimulus has shown: drawn in one place, in one order, once after each stimulus.
 
 Handlers answer their sender and note facts (`pending_facts.py`, and what they change of nodes, slots and index). Each step here looks at the state
-alone, so it may be asked at any time: where there is nothing to do it gives nothing. Steps are repeated until none of them gives anything,
-since a later one may note a fact (a rank that is handed over ends its generation).
+alone, so it may be asked at any time: the table says what makes it due, and where there is nothing to do it gives nothing. Steps are repeated
+until none of them gives anything, since a later one may note a fact (a rank that is handed over ends its generation).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
+from recovery.core import messages as m
+from recovery.core.records import JobState
 from recovery.core.scheduler import drain, planned_end
 from recovery.core.scheduler.checkpoints import copying
+from recovery.core.scheduler.drain_states import DrainState
 from recovery.core.scheduler.effects import SchedulerEffect
 from recovery.core.scheduler.generations import change, plan_messages
-from recovery.core.scheduler.membership import liveness, ready_reports, takeover
+from recovery.core.scheduler.job_states import WAITING
+from recovery.core.scheduler.membership import liveness, quorum, ready_reports, takeover
 from recovery.core.scheduler.pending_facts import Facts
 from recovery.core.scheduler.state import SchedulerState
 
 _Fact = TypeVar("_Fact")
-_Step = Callable[[SchedulerState, int], list[SchedulerEffect]]
+
+
+class Step(NamedTuple):
+    """Something that may follow."""
+
+    is_due: Callable[[SchedulerState], bool]
+    """Can it follow from this state? Asked behind each stimulus, so it looks at no node by itself."""
+    follow: Callable[[SchedulerState, int], list[SchedulerEffect]]
 
 
 def settle(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
@@ -28,7 +39,7 @@ def settle(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     while more := _round(state, now_ms):
         effects += more
     # Nothing follows from an order, so it comes last, once.
-    return [*effects, *copying.order(state)]
+    return [*effects, *copying.order(state)] if _may_order_copies(state) else effects
 
 
 def _round(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
@@ -36,26 +47,56 @@ def _round(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     for step in ORDER:
         if state.store_rebuild.ends_scheduler:
             return effects
-        effects += step(state, now_ms)
+        if step.is_due(state):
+            effects += step.follow(state, now_ms)
     return effects
 
 
 def _each(
     kind: Callable[[Facts], list[_Fact]],
     follow: Callable[[SchedulerState, _Fact, int], list[SchedulerEffect]],
-) -> _Step:
+) -> Step:
     """The step that takes the facts of a kind, in order, and draws what follows from each."""
 
-    def step(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
+    def follow_all(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
         noted = kind(state.facts)
         facts = list(noted)
         noted.clear()
         return [effect for fact in facts for effect in follow(state, fact, now_ms)]
 
-    return step
+    return Step(lambda state: bool(kind(state.facts)), follow_all)
 
 
-ORDER: tuple[_Step, ...] = (
+def _drains(state: SchedulerState) -> bool:
+    return state.drain is not None and state.drain.state is not DrainState.ENDED
+
+
+def _ends_training(state: SchedulerState) -> bool:
+    return state.drain is not None and state.drain.is_open and state.drain.ends_training
+
+
+def _may_offer(state: SchedulerState) -> bool:
+    slots, vacancies = state.slots[m.Role.WORKER], state.vacancies
+    if vacancies.offers:
+        return True
+    may_be_asked = bool(slots.standbys or vacancies.pending_failure)
+    return may_be_asked and (state.builds_again or (state.job.state in WAITING and slots.absent > 0))
+
+
+def _all_done(state: SchedulerState) -> bool:
+    return state.job.state is JobState.RUNNING and state.slots[m.Role.WORKER].all_done
+
+
+def _all_ready(state: SchedulerState) -> bool:
+    return state.job.state in WAITING and quorum.all_ranks_ready(state)
+
+
+def _may_order_copies(state: SchedulerState) -> bool:
+    copies = state.copying
+    return state.job.state is JobState.RUNNING and bool(copies.due or copies.due_in_memory or copies.rescan)
+
+
+ORDER: tuple[Step, ...] = (
     # A generation that cannot go on ends, before anything is said to nodes that have come or can follow the next plan.
     _each(lambda facts: facts.failures, change.interrupt),
     # A node that is not started again is waited for no more.
@@ -65,13 +106,13 @@ ORDER: tuple[_Step, ...] = (
     # What ranks hold counts for the next plan.
     _each(lambda facts: facts.reports, ready_reports.take_report),
     # A planned departure goes on, or is given up.
-    drain.advance,
+    Step(_drains, drain.advance),
     # The end of training that a script has asked for likewise.
-    planned_end.advance,
+    Step(_ends_training, planned_end.advance),
     # Vacant slots are offered.
-    takeover.offer_vacant,
+    Step(_may_offer, takeover.offer_vacant),
     # All ranks are done, or all are ready: the job ends, or its next generation begins.
-    change.end_if_all_done,
-    change.begin_if_all_ready,
+    Step(_all_done, change.end_training),
+    Step(_all_ready, change.begin_generation),
 )
 """The steps, in their order. Copies are ordered behind them."""

@@ -138,10 +138,8 @@ def _all_is_due(state: SchedulerState) -> None:
 
 
 def order(state: SchedulerState) -> list[SchedulerEffect]:
-    """Order what can be ordered now. Called after every stimulus."""
+    """Order what can be ordered now, while a generation is under way."""
     copying = state.copying
-    if state.job.state is not JobState.RUNNING:
-        return []
     effects: list[SchedulerEffect] = []
     while (copying.due or copying.due_in_memory) and not copying.step and _all_are_here(state):
         effects += _begin(state)

@@ -19,9 +19,9 @@ from recovery.core.scheduler.copy_state import Fetching
 from recovery.core.scheduler.effects import SchedulerEffect, Send
 from recovery.core.scheduler.generations import live
 from recovery.core.scheduler.generations.plan_messages import missing_files, rollback_for, why_there
-from recovery.core.scheduler.job_states import WAITING, JobFact
+from recovery.core.scheduler.job_states import JobFact
 from recovery.core.scheduler.membership import lost_scheduler_store
-from recovery.core.scheduler.membership.quorum import all_ranks_ready, wait_for_all_ranks
+from recovery.core.scheduler.membership.quorum import wait_for_all_ranks
 from recovery.core.scheduler.pending_facts import Failure
 from recovery.core.scheduler.state import SchedulerState
 
@@ -70,20 +70,16 @@ def _another_failure(state: SchedulerState, reason: str, now_ms: int) -> list[Sc
     return effects
 
 
-def end_if_all_done(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
-    """The job has trained to the end when every rank has."""
-    if state.job.state is not JobState.RUNNING or not state.slots[m.Role.WORKER].all_done:
-        return []
+def end_training(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
+    """The job has trained to the end: every rank has."""
     step = max(node.record.step for node in state.workers)
     why = planned_end.why_training_has_ended(state, step)
     reason = f"all {state.rules.world_size} ranks are done at step {step}{why}"
     return job_end.end(state, m.JobOutcome.FINISHED, reason, now_ms)
 
 
-def begin_if_all_ready(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
-    """Begin the next generation if every rank is live and ready."""
-    if state.job.state not in WAITING or not all_ranks_ready(state):
-        return []
+def begin_generation(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
+    """Begin the next generation: every rank is live and ready."""
     records: list[Record] = []
     if state.job.state is JobState.FORMING:
         asking = lost_scheduler_store.still_asking(state, now_ms)

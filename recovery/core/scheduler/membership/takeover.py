@@ -30,7 +30,7 @@ from recovery.core.scheduler.state import OpenOffer, SchedulerState
 
 
 def offer_vacant(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
-    """Ask a standby for each vacant slot that nobody is asked for. Called after every stimulus."""
+    """Ask a standby for each vacant slot that nobody is asked for."""
     effects: list[SchedulerEffect] = _withdraw(state)
     rows = lost_scheduler_store.give_slots_to_standbys(state)
     if rows:
