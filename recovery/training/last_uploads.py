@@ -30,8 +30,8 @@ _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 _unsent: dict[int, CheckpointError] = {}
 """What is not in the storage, by the process that has waited for it: a fork of it has no part in that."""
-_exits: list[early_exit.EarlyExit] = []
-"""How the script has left by `sys.exit` behind its training, the last one last: nothing else says that to a handler of atexit."""
+_left: early_exit.EarlyExit | None = None
+"""How the script has left by `sys.exit` behind its training, the last time: nothing else says that to a handler of atexit."""
 
 
 def await_at_exit(service: WorkerService) -> None:
@@ -52,7 +52,8 @@ def note_exit(error: SystemExit, at: FrameType) -> None:
         error: that it raises.
         at: the frame that called it.
     """
-    _exits.append(early_exit.seen(error, at=at))
+    global _left  # noqa: PLW0603 - a process has one end
+    _left = early_exit.seen(error, at=at)
 
 
 def _await_in(pid: int, service: WorkerService) -> None:
@@ -85,8 +86,8 @@ def await_sent(service: WorkerService) -> None:
     except CheckpointError as error:
         _logger.warning("event=upload_not_finished step=%d %s", step, error.parts["reason"])
         # A script that has failed behind its training says so by its own exit code.
-        has_failed = getattr(sys, "last_value", None) is not None or any(
-            not left.succeeds for left in _exits[-1:]
+        has_failed = getattr(sys, "last_value", None) is not None or (
+            _left is not None and not _left.succeeds
         )
         if not has_failed:
             _unsent[os.getpid()] = error
