@@ -1,4 +1,4 @@
-"""`recovery scheduler`."""
+"""`recovery scheduler`: the scheduler as a program of its own. A training script with MS_ROLE=MS_SCHED does the same."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from recovery.launch.scheduler_command import serve
+from recovery import config, log
+from recovery.training import bootstrap, process_end
 
 
 def scheduler(
@@ -15,5 +16,8 @@ def scheduler(
         int | None, typer.Option(help="end when this process of the same host has ended")
     ] = None,
 ) -> None:
-    """Serve one job until it ends."""
-    serve(os.environ, with_pid=with_pid)  # noqa: TID251 - read by recovery.config
+    """Serve one job until it ends, and end this process: with 0, or the exit code of the error that its last line names."""
+    with process_end.one_clear_line():
+        settings = config.load({**os.environ, "MS_ROLE": "MS_SCHED"})  # noqa: TID251 - read by recovery.config
+        log.setup(settings.role.value)
+        bootstrap.serve(settings, with_pid=with_pid)

@@ -82,7 +82,7 @@ def test_every_public_name_is_loaded_from_its_home() -> None:
     assert [name for name, what in loaded.items() if getattr(what, "__name__", name) != name] == []
 
 
-def test_other_packages_enter_the_launcher_by_five_names() -> None:
+def test_other_packages_enter_the_launcher_by_four_names() -> None:
     package = ROOT / "recovery"
     imported = {
         (node.module, one.name)
@@ -98,7 +98,6 @@ def test_other_packages_enter_the_launcher_by_five_names() -> None:
         ("recovery.launch.background", "stop"),
         ("recovery.launch.command", "msrun"),
         ("recovery.launch.credentials", "of_viewer"),
-        ("recovery.launch.scheduler_command", "serve"),
     }
 
 
