@@ -28,6 +28,7 @@ from recovery.checkpoint.verify import Wanted
 from recovery.core.converter import UNREADABLE
 from recovery.core.held import HeldCheckpoint
 from recovery.core.message_fields import Count, ShortText
+from recovery.core.policy.retention import OBJECT_STEPS
 from recovery.errors import CheckpointManifestError, CheckpointWriteError
 from recovery.objects.store import ObjectStore
 
@@ -151,6 +152,30 @@ def steps(store: ObjectStore, job: str, run: int) -> tuple[At, ...]:
     """
     found = (_COMMIT_NAME.fullmatch(name) for name in store.names(f"{base_of(job, run)}/commits"))
     return tuple(sorted((At(int(match[1]), int(match[2])) for match in found if match), reverse=True))
+
+
+def retain(store: ObjectStore, job: str, run: int) -> tuple[At, ...]:
+    """Remove what is older than the newest committed steps of a run, committed or not. May be called by several ranks at a time.
+
+    A commit object goes first, so that nobody believes a step of which a part is gone.
+
+    Returns:
+        The committed steps that were removed.
+
+    Raises:
+        CheckpointError: some may still be there; the next call goes on.
+    """
+    committed = steps(store, job, run)
+    if len(committed) < OBJECT_STEPS:
+        return ()
+    base, oldest = base_of(job, run), committed[OBJECT_STEPS - 1]
+    for at in committed[OBJECT_STEPS:]:
+        store.remove(commit_key(base, at))
+    for name in store.names(f"{base}/steps"):
+        # A step that never was committed, or whose upload was cut off, goes as well.
+        if name < oldest.name:
+            store.remove_all(f"{base}/steps/{name}")
+    return committed[OBJECT_STEPS:]
 
 
 def download(

@@ -18,7 +18,6 @@ from recovery.checkpoint.contribution import Layout, Manifest
 from recovery.checkpoint.verify import check
 from recovery.errors import CheckpointError, CheckpointWriteError
 from recovery.objects import commits
-from recovery.objects.retention import retain
 from recovery.objects.store import ObjectStore
 from recovery.objects.upload_order import UploadOrder
 
@@ -269,7 +268,7 @@ class Uploads:
 
     def _tidy(self, store: ObjectStore, turns: UploadOrder, manifest: Manifest) -> None:
         try:
-            removed = retain(store, manifest.job, manifest.run)
+            removed = commits.retain(store, manifest.job, manifest.run)
             turns.forget()
         except CheckpointError as error:
             _logger.warning("event=uploads_not_retained %s", error.fact)

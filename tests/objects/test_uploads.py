@@ -13,7 +13,6 @@ import pytest
 from recovery.errors import CheckpointWriteError
 from recovery.objects import commits
 from recovery.objects.commits import At
-from recovery.objects.retention import retain
 from recovery.objects.store import ObjectStore
 from recovery.objects.upload_order import UploadOrder
 from recovery.objects.uploads import Uploads
@@ -228,7 +227,7 @@ def test_the_newest_committed_steps_stay(here: ObjectStore, tmp_path: Path) -> N
     for step in (5, 10, 15, 20):
         upload(here, tmp_path, step)
     sent(here, saved(tmp_path, 0, 7))
-    assert retain(here, "job-a", 1) == (At(1, 5),)
+    assert commits.retain(here, "job-a", 1) == (At(1, 5),)
     assert [at.step for at in commits.steps(here, "job-a", 1)] == [20, 15, 10]
     assert here.read(f"job-a/run-1/steps/{At(1, 5).name}/rank-0.json", bytes_max=1) is None
     assert here.read(f"job-a/run-1/steps/{At(1, 7).name}/rank-0.json", bytes_max=1) is None, "never committed"

@@ -57,7 +57,7 @@ OBJECT_STORAGE = (
     Bug(
         "retention in object storage takes one step too many",
         "I11",
-        "objects/retention.py",
+        "objects/commits.py",
         "retain",
         "name < oldest.name",
         "name <= oldest.name",

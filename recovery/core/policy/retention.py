@@ -5,7 +5,7 @@
 | a rank's disk | MindSpore's two rules, and what is newer than the newest committed step but one (`removable`) | `checkpoint/retention.py` |
 | a rank's memory | what can be gone back to until all disks have a newer step (`kept_in_memory`) | `training/memory_checkpoints.py` |
 | another node's disk or memory | the two newest steps that are copied as a whole, on disks; the newest, in memory (`copy_is_needed`) | `worker/copy_work.py`, and `core/copy_index.py` behind it |
-| object storage | the `OBJECT_STEPS` newest that are committed there | `objects/retention.py` |
+| object storage | the `OBJECT_STEPS` newest that are committed there | `objects/commits.py` |
 | the scheduler's index | the `INDEXED_STEPS` newest common ones (`oldest_indexed`) | `core/checkpoints.py` |
 """
 
