@@ -22,7 +22,7 @@ from recovery.training import earlier_jobs
 from recovery.training.pending_checkpoint import AppliedStep, PendingCheckpoint, applied_step
 from recovery.training.save_thread import SaveThread
 from recovery.training.session import Callback, Session
-from recovery.training.shared_directory_probe import Note, SharedDirectory
+from recovery.training.shared_directory_probe import note_in
 
 _logger = logging.getLogger("recovery.training")
 
@@ -202,18 +202,7 @@ class _Adopter:
         self._session, self._directory = session, directory
         self._shared_by = session.world_size if shared else 1
         self._adopted: set[Path] = set()
-        self._others: SharedDirectory | None = None
-        if self._shared_by > 1:
-            note = Note(
-                job=session.job,
-                run=session.run,
-                generation=session.generation,
-                world_size=session.world_size,
-                rank=session.rank,
-            )
-            self._others = SharedDirectory(directory, "folders", note)
-            self._others.leave_note()
-            session.on_generation_end(self._others.remove_note)
+        self._others = note_in(directory, "folders", session) if self._shared_by > 1 else None
         session.checkpoint_directory(directory, catalogue.FOLDERS)
         self._retention: Retention | None = None
         if keep is not None:

@@ -12,6 +12,7 @@ import msgspec
 from recovery import clock, owner_files
 from recovery.checkpoint.durable_files import reason_of
 from recovery.errors import CheckpointError
+from recovery.training.session import Session
 
 PATIENCE_MS = 90_000
 """Network file systems show a new file of another host late, after a minute by default."""
@@ -103,3 +104,18 @@ class SharedDirectory:
 
     def _path(self, rank: int) -> Path:
         return self._directory / f".{self._prefix}.rank{rank}.here"
+
+
+def note_in(directory: Path, prefix: str, session: Session) -> SharedDirectory:
+    """Leave the note of a session there, until its generation ends."""
+    note = Note(
+        job=session.job,
+        run=session.run,
+        generation=session.generation,
+        world_size=session.world_size,
+        rank=session.rank,
+    )
+    noted = SharedDirectory(directory, prefix, note)
+    noted.leave_note()
+    session.on_generation_end(noted.remove_note)
+    return noted

@@ -16,7 +16,7 @@ from recovery.checkpoint.publish import Content
 from recovery.errors import CheckpointManifestError, CheckpointStateError, UsageError
 from recovery.training import shared_names
 from recovery.training.session import Session
-from recovery.training.shared_directory_probe import Note, SharedDirectory
+from recovery.training.shared_directory_probe import note_in
 from recovery.training.state import SharedPieces, SharesState
 
 _logger = logging.getLogger("recovery.training")
@@ -47,16 +47,7 @@ class SharedLayout:
         self.prefix = shared_names.rank_prefix(prefix, session.rank)
         """Of this rank's files."""
         self._session = session
-        note = Note(
-            job=session.job,
-            run=session.run,
-            generation=session.generation,
-            world_size=session.world_size,
-            rank=session.rank,
-        )
-        self._directory = SharedDirectory(directory, prefix, note)
-        self._directory.leave_note()
-        session.on_generation_end(self._directory.remove_note)
+        self._directory = note_in(directory, prefix, session)
         self._others_seen = False
         self._failure: CheckpointStateError | None = None
 
