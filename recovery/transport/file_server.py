@@ -70,7 +70,6 @@ class FileServer:
         self._listeners: list[asyncio.Server] = []
         self._limiter: ConnectionLimiter
         self._acceptor: TlsAcceptor | None = None
-        self._watch: asyncio.Task[None] | None = None
 
     async def start(self, host: str) -> int:
         """Listen on every address of `host`, on a free port.
@@ -89,11 +88,11 @@ class FileServer:
         accept: Callable[[], asyncio.Protocol] = self._limiter
         if self._channel is not None:
             # The cryptography is loaded where there is TLS only: 50 ms.
-            from recovery.transport.peer_certificates import watch  # noqa: PLC0415 - as above
             from recovery.transport.tls_acceptor import TlsAcceptor  # noqa: PLC0415 - as above
 
-            accept = self._acceptor = TlsAcceptor(self._channel, self._limiter, self._rejections, nodes=0)
-            self._watch = loop.create_task(watch(self._channel, {}))
+            accept = self._acceptor = TlsAcceptor(
+                self._channel, self._limiter, self._rejections, nodes=0, judged={}
+            )
         for each in sockets:
             self._listeners.append(await loop.create_server(accept, sock=each))
         return int(sockets[0].getsockname()[1])
@@ -102,9 +101,6 @@ class FileServer:
         """Close the port and every connection. A transfer under way is cut."""
         for listener in self._listeners:
             listener.close()
-        if self._watch is not None:
-            self._watch.cancel()
-            await asyncio.wait((self._watch,))
         if self._acceptor is not None:
             await self._acceptor.stop()
         await self._cut_transfers()

@@ -86,7 +86,6 @@ class Server:
         )
         self._channel = channel
         self._acceptor: TlsAcceptor | None = None
-        self._watch: asyncio.Task[None] | None = None
         self._silence_s = (rules.lease_ms + rules.rejoin_window_ms) / 1000
         """A refused worker may wait out a whole window before it asks again on the same connection."""
         self._delivering = asyncio.Event()
@@ -123,11 +122,11 @@ class Server:
         accept: Callable[[], asyncio.Protocol] = self._limiter
         if self._channel is not None:
             # The cryptography is loaded where there is TLS only: 50 ms.
-            from recovery.transport.peer_certificates import watch  # noqa: PLC0415 - as above
             from recovery.transport.tls_acceptor import TlsAcceptor  # noqa: PLC0415 - as above
 
-            accept = self._acceptor = TlsAcceptor(self._channel, self._limiter, self._rejections, nodes=nodes)
-            self._watch = loop.create_task(watch(self._channel, self._connections))
+            accept = self._acceptor = TlsAcceptor(
+                self._channel, self._limiter, self._rejections, nodes=nodes, judged=self._connections
+            )
         for each in sockets:
             self._listeners.append(await loop.create_server(accept, sock=each, backlog=ACCEPTED_AT_ONCE))
             # Again, since asyncio has just cut the kernel's queue down to its own size.
@@ -139,9 +138,6 @@ class Server:
         if self._limiter is None:
             return
         await self._stop_listening()
-        if self._watch is not None:
-            self._watch.cancel()
-            await asyncio.wait((self._watch,))
         if self._acceptor is not None:
             await self._acceptor.stop()
         self._limiter.abort_silent()

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from typing_extensions import override
 
+from recovery.core.ids import ConnectionId
 from recovery.tls.channel import Channel
 from recovery.tls.contexts import send_alert
 from recovery.tls.handshakes import why_not_finished
+from recovery.transport.peer_certificates import Judged, watch
 from recovery.transport.rejection_log import RejectionLog
 
 HANDSHAKE_S = 5.0
@@ -38,14 +40,16 @@ class TlsAcceptor:
         rejections: RejectionLog,
         *,
         nodes: int,
+        judged: Mapping[ConnectionId, Judged],
     ) -> None:
-        """Accept nothing yet.
+        """Accept nothing yet, and begin to watch the channel's files and the connections that are judged by them.
 
         Args:
             channel: its context of the moment is used for each handshake.
             connected: makes the protocol that a connection is handed to.
             rejections: logs handshakes that fail.
             nodes: how many the job has.
+            judged: what is known of each connection's certificate.
         """
         self._max = nodes + HANDSHAKES_BESIDE_NODES
         self._channel, self._connected, self._rejections = channel, connected, rejections
@@ -53,6 +57,7 @@ class TlsAcceptor:
         """By address, oldest first."""
         self._count = 0
         self._tasks: set[asyncio.Task[None]] = set()
+        self._watch = asyncio.get_running_loop().create_task(watch(channel, judged))
 
     def __call__(self) -> asyncio.Protocol:
         """Make the protocol of one socket."""
@@ -87,6 +92,8 @@ class TlsAcceptor:
 
     async def stop(self) -> None:
         """Close what is silent, or in the middle of a handshake."""
+        self._watch.cancel()
+        await asyncio.wait((self._watch,))
         for of_address in list(self._shaking.values()):
             for shaking in list(of_address):
                 shaking.transport.abort()
