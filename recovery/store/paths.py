@@ -110,6 +110,19 @@ def companion(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
 
 
+def facts_of(*files: Path) -> tuple[object, ...]:
+    """What tells each file from another one, or from itself before a write; None: it is not there."""
+    facts: list[object] = []
+    for file in files:
+        try:
+            found = file.stat()
+        except FileNotFoundError:
+            facts.append(None)
+        else:
+            facts.append((found.st_ino, found.st_size, found.st_mtime_ns))
+    return tuple(facts)
+
+
 def refuse_links(*paths: Path) -> None:
     """SQLite follows a link at a store's name, and so would write into a file that is not ours.
 

@@ -23,7 +23,7 @@ from recovery.store.connections import raw_connection, read_only, translated
 from recovery.store.meta import meta_text
 from recovery.store.migrations import REVISIONS, migrate
 from recovery.store.models import METADATA, VERSION
-from recovery.store.paths import absent, companion, is_there
+from recovery.store.paths import absent, companion, facts_of, is_there
 from recovery.store.write_count import Commits
 
 Answer = TypeVar("Answer")
@@ -156,13 +156,6 @@ def _copied(path: Path, directory: Path) -> Path:
 
 def _facts(path: Path) -> tuple[object, ...]:
     """What must not change while the file is read: the companions' presence, and without them the file itself."""
-    facts: list[object] = []
-    for file in (companion(path, "-wal"), companion(path, "-shm"), path):
-        try:
-            found = file.stat()
-        except FileNotFoundError:
-            facts.append(None)
-        else:
-            facts.append((found.st_ino, found.st_size, found.st_mtime_ns))
+    facts = facts_of(companion(path, "-wal"), companion(path, "-shm"), path)
     reads_beside_the_owner = None not in facts[:2]
-    return () if reads_beside_the_owner else tuple(facts)
+    return () if reads_beside_the_owner else facts

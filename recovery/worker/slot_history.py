@@ -16,7 +16,7 @@ from recovery.core.policy.ranks import is_in_slot, slot_of
 from recovery.core.records import DirectoryRecord
 from recovery.errors import RecoveryError
 from recovery.store.contents import WorkerRecords
-from recovery.store.paths import companion, worker_path
+from recovery.store.paths import companion, facts_of, worker_path
 
 _logger = logging.getLogger("recovery.worker")
 
@@ -66,7 +66,8 @@ class SlotNotes:
 
         path = worker_path(recovery_path, name)
         with self._reading:
-            seen = _seen(path)
+            # A commit is written to the -wal or to the file.
+            seen = facts_of(path, companion(path, "-wal"))
             if self._last is None or (self._last.path, self._last.seen) != (path, seen):
                 self._last = _Read(path, seen, read_worker(recovery_path, name, accept_without_wal=True))
             return self._last.records
@@ -104,19 +105,6 @@ class SlotNotes:
         if name not in self._unreadable:
             _logger.warning("event=place_not_read what %s has noted is not known: %s", name, error)
         self._unreadable.add(name)
-
-
-def _seen(path: Path) -> tuple[object, ...]:
-    """What changes with each commit: a commit is written to the -wal or to the file."""
-    seen: list[object] = []
-    for file in (path, companion(path, "-wal")):
-        try:
-            found = file.stat()
-        except FileNotFoundError:
-            seen.append(None)
-        else:
-            seen.append((found.st_ino, found.st_size, found.st_mtime_ns))
-    return tuple(seen)
 
 
 def past_in(state: WorkerRecords, job: str) -> JobHistory | None:
