@@ -5,8 +5,8 @@ The packages that train on them are `recovery.torch` and `recovery.mindspore`; w
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 
 class Framework(NamedTuple):
@@ -34,6 +34,15 @@ class Framework(NamedTuple):
     """Variables that its import reads for good, and what it does with them."""
     seeded_generator: str = ""
     """Attribute of its module: a generator that an import seeds, so that a fork must seed it again."""
+    gpus: Callable[[Any], Iterable[str]] | None = None
+    """Given its module, names the GPUs that it sees; None: the doctor does not ask it."""
+
+
+def _gpus_of_torch(torch: Any) -> Iterator[str]:
+    """Those of AMD are counted by `torch.cuda`."""
+    for counting in (getattr(torch, name, None) for name in ("cuda", "xpu")):
+        if counting is not None and counting.is_available():
+            yield from (str(counting.get_device_name(number)) for number in range(counting.device_count()))
 
 
 FRAMEWORKS = (
@@ -53,6 +62,7 @@ FRAMEWORKS = (
         with_recovery=("recovery.torch", "recovery.torch.shard_map"),
         devices=("torch.cuda", "torch.xpu", "torch.mtia", "torch_npu.npu"),
         seeded_generator="default_generator",
+        gpus=_gpus_of_torch,
     ),
     Framework(
         name="lightning",

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from recovery.frameworks import FRAMEWORKS
 from recovery.report.doctor_check import Check, check
@@ -20,8 +21,6 @@ _TOOL_S = 20.0
 _NO_ADDRESS = "0.0.0.0"  # noqa: S104 - what the tool says while no address is set
 _HCCN_TOOL = "hccn_tool"
 _HCCN_PLACES = ("/usr/local/Ascend/driver/tools/hccn_tool",)
-_OF_TORCH = ("cuda", "xpu")
-"""Its modules that count GPUs; those of AMD are counted by the first."""
 _NO_DEVICES = "No devices were found"
 """What nvidia-smi says where it is installed and there is no GPU, with an exit code of its own."""
 
@@ -40,19 +39,38 @@ def frameworks() -> Check:
 
 
 def gpus(environ: Mapping[str, str]) -> Check:
-    """Those that torch sees in this process; where it is absent or sees none, those that nvidia-smi names.
+    """Those that a framework sees in this process; where none is installed or none sees any, those that nvidia-smi names.
 
     Args:
         environ: where the tool is looked for.
     """
-    has_torch = importlib.util.find_spec("torch") is not None
-    if has_torch:
-        names, warned = _seen_by_torch()
-        if names:
-            return check("GPUs", _counted(names))
+    looks = {each.name: each.gpus for each in FRAMEWORKS if each.gpus is not None and _is_here(each.name)}
+    fault = None
+    for name, look in looks.items():
+        seen, warned = _seen_by(name, look)
+        if seen:
+            return check("GPUs", _counted(seen))
         if warned:
-            step = "Install a driver that suits this torch, or a torch that suits the driver."
-            return check("GPUs", f"none that torch can use: {warned}", step)
+            step = f"Install a driver that suits this {name}, or a {name} that suits the driver."
+            fault = fault or check("GPUs", f"none that {name} can use: {warned}", step)
+    return fault or _named_by_tool(environ, "".join(f"; {name} sees none" for name in looks))
+
+
+def _is_here(framework: str) -> bool:
+    return importlib.util.find_spec(framework) is not None
+
+
+def _seen_by(framework: str, look: Callable[[Any], Iterable[str]]) -> tuple[list[str], str]:
+    """Names of GPUs, and what was warned of where there are none: a driver that is too old is no error of torch's."""
+    module = importlib.import_module(framework)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        found = list(look(module))
+    return found, " ".join(str(warned[0].message).split()) if warned else ""
+
+
+def _named_by_tool(environ: Mapping[str, str], unseen: str) -> Check:
+    """What nvidia-smi names, and which frameworks do not see it."""
     tool = shutil.which("nvidia-smi", path=environ.get("PATH"))
     if tool is None:
         return check("GPUs", "none")
@@ -63,21 +81,7 @@ def gpus(environ: Mapping[str, str]) -> Check:
     if code != 0:
         step = "Correct the driver: run nvidia-smi, which must name the GPUs."
         return check("GPUs", f"nvidia-smi names none: {_first_line(said, code)}", step)
-    return check("GPUs", f"{_counted(names)}, by nvidia-smi{'; torch sees none' if has_torch else ''}")
-
-
-def _seen_by_torch() -> tuple[list[str], str]:
-    """Names of GPUs, and what was warned of where there are none: a driver that is too old is no error of torch's."""
-    torch = importlib.import_module("torch")
-    with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always")
-        found = [
-            str(of.get_device_name(number))
-            for of in (getattr(torch, name, None) for name in _OF_TORCH)
-            if of is not None and of.is_available()
-            for number in range(of.device_count())
-        ]
-    return found, " ".join(str(warned[0].message).split()) if warned else ""
+    return check("GPUs", f"{_counted(names)}, by nvidia-smi{unseen}")
 
 
 def _counted(names: Iterable[str]) -> str:
