@@ -36,6 +36,8 @@ class Framework(NamedTuple):
     """Attribute of its module: a generator that an import seeds, so that a fork must seed it again."""
     gpus: Callable[[Any], Iterable[str]] | None = None
     """Given its module, names the GPUs that it sees; None: the doctor does not ask it."""
+    lost_peer: tuple[bytes, ...] = ()
+    """Patterns, in any case: what its programs, and the libraries under it, print where another rank is gone."""
 
 
 def _gpus_of_torch(torch: Any) -> Iterator[str]:
@@ -63,6 +65,16 @@ FRAMEWORKS = (
         devices=("torch.cuda", "torch.xpu", "torch.mtia", "torch_npu.npu"),
         seeded_generator="default_generator",
         gpus=_gpus_of_torch,
+        # gloo, NCCL, the store at which ranks meet.
+        lost_peer=(
+            rb"\bDist(Backend|Network|Store)Error\b",
+            rb"\bgloo/transport\b",
+            rb"remote process (has )?exited",
+            rb"\bnccl(Remote|System|Internal)Error\b",
+            rb"watchdog caught collective operation timeout",
+            rb"failed to recv, got 0 bytes",
+            rb"socket timeout",
+        ),
     ),
     Framework(
         name="lightning",
@@ -80,6 +92,11 @@ FRAMEWORKS = (
         has_dry_run=True,
         trains_through_session=False,
         read_at_import={"GLOG_log_dir": "chooses its log files"},
+        lost_peer=(
+            rb"\bsocket (closed|error)\b",
+            rb"heart ?beat (timeout|lost)",
+            rb"\bHCCL\b.*(timeout|fail)",
+        ),
     ),
 )
 """What a template imports was compared with what is loaded when a small job has ended (torch 2.13): what is missing costs less than a

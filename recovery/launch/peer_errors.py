@@ -10,6 +10,8 @@ import os
 import re
 import stat
 
+from recovery.frameworks import FRAMEWORKS
+
 _TAIL_BYTES = 16 * 1024
 _LAST_LINES = 30
 _LOST_PEER = re.compile(
@@ -21,18 +23,7 @@ _LOST_PEER = re.compile(
             rb"\bEOFError\b",
             rb"broken pipe",
             rb"connection (was )?(likely )?(closed|reset|lost|refused|aborted)",
-            # torch: gloo, NCCL, the store at which ranks meet.
-            rb"\bDist(Backend|Network|Store)Error\b",
-            rb"\bgloo/transport\b",
-            rb"remote process (has )?exited",
-            rb"\bnccl(Remote|System|Internal)Error\b",
-            rb"watchdog caught collective operation timeout",
-            rb"failed to recv, got 0 bytes",
-            rb"socket timeout",
-            # MindSpore and its backends.
-            rb"\bsocket (closed|error)\b",
-            rb"heart ?beat (timeout|lost)",
-            rb"\bHCCL\b.*(timeout|fail)",
+            *(pattern for framework in FRAMEWORKS for pattern in framework.lost_peer),
         )
     ),
     re.IGNORECASE,
