@@ -32,6 +32,8 @@ class Framework(NamedTuple):
     """Modules that can say whether a forked process may use their devices."""
     read_at_import: Mapping[str, str] = {}
     """Variables that its import reads for good, and what it does with them."""
+    read_at_load: tuple[str, ...] = ()
+    """How variables begin that its libraries read when they are loaded, and not again."""
     seeded_generator: str = ""
     """Attribute of its module: a generator that an import seeds, so that a fork must seed it again."""
     gpus: Callable[[Any], Iterable[str]] | None = None
@@ -63,6 +65,7 @@ FRAMEWORKS = (
         ),
         with_recovery=("recovery.torch", "recovery.torch.shard_map"),
         devices=("torch.cuda", "torch.xpu", "torch.mtia", "torch_npu.npu"),
+        read_at_load=("PYTORCH_", "TORCH_"),
         seeded_generator="default_generator",
         gpus=_gpus_of_torch,
         # gloo, NCCL, the store at which ranks meet.

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from recovery.frameworks import FRAMEWORKS
 from recovery.launch import python_command
 from recovery.launch.forkserver import fork_messages
 from recovery.launch.forkserver.fork_messages import Fork, Forked, NotForked, Stale
@@ -20,7 +21,7 @@ BEGIN_S = 8.0
 """How long one fork may take. It takes 0.05 s, and 5 s were seen on a machine with fifteen times as much to do as it can."""
 _READ_AT_LOAD = (
     "ASAN_", "CUDA_", "GLIBC_", "GOMP_", "GOTO_", "KMP_", "LANG", "LC_", "LD_", "MALLOC_", "MKL_", "NPY_", "NUMEXPR_",
-    "OMP_", "OPENBLAS_", "PYTHON", "PYTORCH_", "TORCH_",
+    "OMP_", "OPENBLAS_", "PYTHON", *(name for framework in FRAMEWORKS for name in framework.read_at_load),
 )  # fmt: skip
 """How variables begin that interpreters and libraries read when they are loaded, and not again."""
 
