@@ -34,6 +34,9 @@ class Framework(NamedTuple):
     """Variables that its import reads for good, and what it does with them."""
     read_at_load: tuple[str, ...] = ()
     """How variables begin that its libraries read when they are loaded, and not again."""
+    read_again: Mapping[str, Callable[[Any, Mapping[str, str]], None]] = {}
+    """Modules under it that read at their import which worker a process is, and keep it where it can be set. A forked process, which has
+    the variables of its own by then, does it again: is given the module and its variables."""
     seeded_generator: str = ""
     """Attribute of its module: a generator that an import seeds, so that a fork must seed it again."""
     gpus: Callable[[Any], Iterable[str]] | None = None
@@ -47,6 +50,14 @@ def _gpus_of_torch(torch: Any) -> Iterator[str]:
     for counting in (getattr(torch, name, None) for name in ("cuda", "xpu")):
         if counting is not None and counting.is_available():
             yield from (str(counting.get_device_name(number)) for number in range(counting.device_count()))
+
+
+def _rank_of_lightning(module: Any, _: Mapping[str, str]) -> None:
+    module.rank_zero_only.rank = module._get_rank() or 0  # noqa: SLF001 - as the module itself does when it is imported
+
+
+def _rank_of_torchmetrics(module: Any, environ: Mapping[str, str]) -> None:
+    module.rank_zero_only.rank = int(environ.get("LOCAL_RANK", "0"))
 
 
 FRAMEWORKS = (
@@ -84,6 +95,10 @@ FRAMEWORKS = (
         title="Lightning",
         modules=(),
         with_recovery=("recovery.lightning.trainer", "recovery.lightning.entry"),
+        read_again={
+            "lightning.fabric.utilities.rank_zero": _rank_of_lightning,
+            "torchmetrics.utilities.prints": _rank_of_torchmetrics,
+        },
     ),
     Framework(
         name="mindspore",

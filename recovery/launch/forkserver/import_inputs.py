@@ -6,7 +6,7 @@ import contextlib
 import importlib.abc
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +14,7 @@ from typing import Any
 
 from typing_extensions import override
 
+from recovery.frameworks import FRAMEWORKS
 from recovery.launch.forkserver.fork_messages import Prepare
 
 
@@ -71,26 +72,14 @@ _WALKS = frozenset({"tqdm.utils"})
 """Modules that walk through the whole environment and keep nothing but variables with a prefix of their own (tqdm: TQDM_)."""
 
 
-def _rank_of_lightning(module: Any) -> None:
-    module.rank_zero_only.rank = module._get_rank() or 0  # noqa: SLF001 - as the module itself does when it is imported
-
-
-def _rank_of_torchmetrics(module: Any) -> None:
-    module.rank_zero_only.rank = int(os.environ.get("LOCAL_RANK", "0"))  # noqa: TID251 - as above
-
-
-_READ_AGAIN: Mapping[str, Callable[[Any], None]] = {
-    "lightning.fabric.utilities.rank_zero": _rank_of_lightning,
-    "torchmetrics.utilities.prints": _rank_of_torchmetrics,
-}
-"""Modules that read at their import which worker a process is, and keep it where it can be set: a forked process does it again."""
+_READ_AGAIN = {name: read for framework in FRAMEWORKS for name, read in framework.read_again.items()}
 
 
 def read_again() -> None:
     """In a forked process, once it has its own variables."""
     for name, read in _READ_AGAIN.items():
         if name in sys.modules:
-            read(sys.modules[name])
+            read(sys.modules[name], os.environ)  # noqa: TID251 - as the module itself did when it was imported
 
 
 _ON_THE_WAY = frozenset({__name__, "os", "collections.abc", "_collections_abc"})
