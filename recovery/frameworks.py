@@ -28,8 +28,9 @@ class Framework(NamedTuple):
     """Can its scripts be run without devices (`--sim_level`)?"""
     trains_through_session: bool = True
     """Does a script of it that imports `recovery` train through `recovery.run` or `recovery.init` only?"""
-    devices: tuple[str, ...] = ()
-    """Modules that can say whether a forked process may use their devices."""
+    devices: Mapping[str, tuple[str, ...]] = {}
+    """Modules of devices, each with functions of it that are asked in a forked process: where one says yes, forks cannot use them. What a
+    module does not have is not asked."""
     read_at_import: Mapping[str, str] = {}
     """Variables that its import reads for good, and what it does with them."""
     read_at_load: tuple[str, ...] = ()
@@ -75,7 +76,9 @@ FRAMEWORKS = (
             "torch.utils.serialization",
         ),
         with_recovery=("recovery.torch", "recovery.torch.shard_map"),
-        devices=("torch.cuda", "torch.xpu", "torch.mtia", "torch_npu.npu"),
+        devices=dict.fromkeys(
+            ("torch.cuda", "torch.xpu", "torch.mtia", "torch_npu.npu"), ("_is_in_bad_fork", "is_initialized")
+        ),
         read_at_load=("PYTORCH_", "TORCH_"),
         seeded_generator="default_generator",
         gpus=_gpus_of_torch,

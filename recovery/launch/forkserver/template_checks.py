@@ -216,11 +216,11 @@ def _read_at_import() -> Iterator[str]:
 
 def _refused_in_a_fork() -> str:
     """The module whose device a forked process could not use; empty: none. A forked process tells."""
-    devices = (name for framework in FRAMEWORKS for name in framework.devices)
-    present = [(name, module) for name in devices if (module := sys.modules.get(name)) is not None]
+    devices = (each for framework in FRAMEWORKS for each in framework.devices.items())
+    present = [(name, asked) for name, asked in devices if sys.modules.get(name) is not None]
     pid = os.fork()
     if pid == 0:
-        refusing = [place for place, (_, module) in enumerate(present, 1) if _is_refusing(module)]
+        refusing = [place for place, (name, asked) in enumerate(present, 1) if _is_refusing(name, asked)]
         os._exit(refusing[0] if refusing else 0)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if code < 0:
@@ -228,10 +228,10 @@ def _refused_in_a_fork() -> str:
     return present[code - 1][0] if code else ""
 
 
-def _is_refusing(module: ModuleType) -> bool:
-    asked = (getattr(module, name, None) for name in ("_is_in_bad_fork", "is_initialized"))
+def _is_refusing(module: str, asked: Iterable[str]) -> bool:
+    asks = (getattr(sys.modules[module], name, None) for name in asked)
     try:
-        return any(ask() for ask in asked if ask is not None)
+        return any(ask() for ask in asks if ask is not None)
     except Exception:  # noqa: BLE001 - what cannot say is not trusted
         return True
 
