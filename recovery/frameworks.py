@@ -22,6 +22,8 @@ class Framework(NamedTuple):
     """What it imports for one that imports `recovery` too."""
     program_world: str = ""
     """Module that forms the world of programs that know nothing of recovery (`address`, `variables`); empty: torchrun's variables do."""
+    world_variables: tuple[str, ...] = ()
+    """What its programs are given for each world again, beside torchrun's MASTER_ADDR and MASTER_PORT. None where they are not forked."""
     never_forked: str = ""
     """Why such programs are not forked; empty: they are."""
     has_dry_run: bool = False
@@ -76,6 +78,7 @@ FRAMEWORKS = (
             "torch.utils.serialization",
         ),
         with_recovery=("recovery.torch", "recovery.torch.shard_map"),
+        world_variables=("GLOO_SOCKET_IFNAME",),
         devices=dict.fromkeys(
             ("torch.cuda", "torch.xpu", "torch.mtia", "torch_npu.npu"), ("_is_in_bad_fork", "is_initialized")
         ),

@@ -8,7 +8,7 @@ from enum import Enum
 import msgspec
 
 from recovery.core.ids import NodeId
-from recovery.frameworks import Framework, forming_worlds
+from recovery.frameworks import FRAMEWORKS, Framework, forming_worlds
 from recovery.launch.arguments import Arguments
 from recovery.launch.cpu_binding import cpus_of, numactl_of
 from recovery.launch.cpu_binding_file import BindFile
@@ -60,7 +60,11 @@ OF_ONE = (
 )
 """What says which worker a process is, and which start of it."""
 
-OF_ONE_WORLD = ("MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME")
+OF_ONE_WORLD = (
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    *(name for framework in FRAMEWORKS for name in framework.world_variables),
+)
 """What a worker proxy sets for its program, for each world again."""
 
 _ONE_HASH_SEED = {"PYTHONHASHSEED": "0"}
