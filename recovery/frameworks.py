@@ -9,6 +9,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 
+class Folders(NamedTuple):
+    """How checkpoints look that a framework, or a trainer on it, writes as folders by itself."""
+
+    last: str
+    """The file that is written last: where it is, the folder is finished."""
+    of_rank: str
+    """Pattern of the names of files that one rank answers for; its only group is the rank."""
+    export: str = ""
+    """For people: what makes weights of a `{folder}`; empty: nothing is known."""
+
+
 class Framework(NamedTuple):
     """One row."""
 
@@ -44,6 +55,8 @@ class Framework(NamedTuple):
     """Attribute of its module: a generator that an import seeds, so that a fork must seed it again."""
     gpus: Callable[[Any], Iterable[str]] | None = None
     """Given its module, names the GPUs that it sees; None: the doctor does not ask it."""
+    folders: tuple[Folders, ...] = ()
+    """The kinds of folders that become checkpoints."""
     lost_peer: tuple[bytes, ...] = ()
     """Patterns, in any case: what its programs, and the libraries under it, print where another rank is gone."""
 
@@ -85,6 +98,16 @@ FRAMEWORKS = (
         read_at_load=("PYTORCH_", "TORCH_"),
         seeded_generator="default_generator",
         gpus=_gpus_of_torch,
+        folders=(
+            Folders(
+                ".metadata",
+                r"__(\d+)_\d+\.distcp",
+                "torch.distributed.checkpoint: "
+                "`python -m torch.distributed.checkpoint.format_utils dcp_to_torch {folder} weights.pt`",
+            ),
+            # By the Trainer of transformers, and what Accelerate writes into either.
+            Folders("trainer_state.json", r"(?:rng_state|random_states)_(\d+)\.(?:pth|pkl)"),
+        ),
         # gloo, NCCL, the store at which ranks meet.
         lost_peer=(
             rb"\bDist(Backend|Network|Store)Error\b",

@@ -15,20 +15,25 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from recovery.checkpoint import names
+from recovery.frameworks import FRAMEWORKS
 
-DCP_METADATA = ".metadata"
-FINISHED = (DCP_METADATA, "trainer_state.json")
-"""Written last: by torch.distributed.checkpoint, by the Trainer of transformers."""
+_KINDS = tuple(kind for framework in FRAMEWORKS for kind in framework.folders)
+FINISHED = tuple(kind.last for kind in _KINDS)
+"""Names of what is written last."""
 
-_OF_RANK = re.compile(
-    r"(?:__(?P<dcp>\d+)_\d+\.distcp|(?:rng_state|random_states)_(?P<other>\d+)\.(?:pth|pkl))"
-)
+_OF_RANK = re.compile("|".join(f"(?:{kind.of_rank})" for kind in _KINDS))
 _RANK_IN_MANIFEST = re.compile(r"\.rank(?P<rank>0|[1-9][0-9]{0,8})\Z")
 
 
 def is_finished(folder: Path) -> bool:
     """Has a framework written what it writes last?"""
     return any((folder / name).is_file() for name in FINISHED)
+
+
+def way_to_weights(folder: Path) -> str:
+    """What makes one file of weights of a folder, for people; empty: nothing is known."""
+    ways = (kind.export for kind in _KINDS if kind.export and (folder / kind.last).is_file())
+    return next(ways, "").format(folder=folder)
 
 
 def files_in(folder: Path) -> tuple[str, ...]:
@@ -66,7 +71,7 @@ def answers_for(name: str, *, rank: int, world_size: int) -> bool:
     if last in FINISHED:
         return True
     match = _OF_RANK.fullmatch(last)
-    number = int(match["dcp"] or match["other"]) if match else 0
+    number = int(next(filter(None, match.groups()))) if match else 0
     return rank == (number if number < world_size else 0)
 
 

@@ -136,10 +136,8 @@ def _written_by_framework(directory: Path, folder: Path) -> str:
         reason = "it is a folder that a framework wrote, so that framework loads and exports it"
     else:
         reason = f"it holds folders that a framework wrote, such as {folder.name}, so that framework loads and exports them"
-    if (folder / framework_folders.DCP_METADATA).is_file():
-        command = "python -m torch.distributed.checkpoint.format_utils dcp_to_torch"
-        reason += f" (torch.distributed.checkpoint: `{command} {folder} weights.pt`)"
-    return reason
+    way = framework_folders.way_to_weights(folder)
+    return f"{reason} ({way})" if way else reason
 
 
 def _missing(key: _Key, of_ranks: Collection[int]) -> str:
