@@ -57,6 +57,8 @@ class Framework(NamedTuple):
     """Given its module, names the GPUs that it sees; None: the doctor does not ask it."""
     folders: tuple[Folders, ...] = ()
     """The kinds of folders that become checkpoints."""
+    weights: str = ""
+    """Module that writes a model's weights out of a checkpoint of its states (`export_step`); empty: none does."""
     lost_peer: tuple[bytes, ...] = ()
     """Patterns, in any case: what its programs, and the libraries under it, print where another rank is gone."""
 
@@ -108,6 +110,7 @@ FRAMEWORKS = (
             # By the Trainer of transformers, and what Accelerate writes into either.
             Folders("trainer_state.json", r"(?:rng_state|random_states)_(\d+)\.(?:pth|pkl)"),
         ),
+        weights="recovery.torch.weights_export",
         # gloo, NCCL, the store at which ranks meet.
         lost_peer=(
             rb"\bDist(Backend|Network|Store)Error\b",
@@ -153,6 +156,12 @@ millisecond."""
 def used(packages: Collection[str]) -> tuple[Framework, ...]:
     """Those that are among the packages that a script imports."""
     return tuple(framework for framework in FRAMEWORKS if framework.name in packages)
+
+
+def exporting(saved_by: Collection[str]) -> Framework:
+    """The one that writes weights out of a checkpoint: among those that its manifest names, else the first that can."""
+    able = [framework for framework in FRAMEWORKS if framework.weights]
+    return next((framework for framework in able if framework.name in saved_by), able[0])
 
 
 def forming_worlds() -> Mapping[str, Framework]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,7 @@ import typer
 from recovery.checkpoint import whole_step
 from recovery.cli.formats import print_line
 from recovery.errors import UsageError
+from recovery.frameworks import exporting
 
 
 def export_weights(
@@ -32,17 +34,16 @@ def export_weights(
 ) -> None:
     """Digest a checkpoint's files, then write a model's weights as safetensors. Changes nothing that is there."""
     whole = whole_step.of_file(path, step) if path.is_file() else whole_step.find(path, step)
+    framework = exporting(whole.of.versions)
     try:
-        from recovery.torch import resharding, weights_export  # noqa: PLC0415 - needs torch, which no other command does
+        module = importlib.import_module(framework.weights)
     except ImportError as error:
         raise UsageError(
             field="export-weights",
-            reason=f"needs PyTorch ({error})",
-            next_step="pip install 'recovery-engine[torch,weights]'.",
+            reason=f"needs {framework.title} ({error})",
+            next_step=f"pip install 'recovery-engine[{framework.name},weights]'.",
         ) from error
-    done = weights_export.export(
-        resharding.Saved(whole), folder, part=part, number=number, file_bytes_max=file_bytes
-    )
+    done = module.export_step(whole, folder, part=part, number=number, file_bytes_max=file_bytes)
     for key in done.left_out:
         print_line(f"left out: {key} is no tensor")
     for file in done.files:

@@ -14,6 +14,7 @@ import msgspec
 import torch
 
 from recovery.checkpoint.durable_files import ensure_directory, sync_directory
+from recovery.checkpoint.whole_step import WholeStep
 from recovery.errors import CheckpointStateError, UsageError
 from recovery.torch.resharding import Saved
 from recovery.torch.shard_map import At
@@ -32,6 +33,13 @@ class Exported(msgspec.Struct, frozen=True):
     total_bytes: int
     left_out: tuple[str, ...]
     """Entries of the state_dict that are no tensors."""
+
+
+def export_step(
+    whole: WholeStep, directory: Path, *, part: str, number: int, file_bytes_max: int
+) -> Exported:
+    """As `export`, of the files in which all ranks have saved a step."""
+    return export(Saved(whole), directory, part=part, number=number, file_bytes_max=file_bytes_max)
 
 
 def export(
