@@ -57,6 +57,8 @@ class Framework(NamedTuple):
     """Given its module, names the GPUs that it sees; None: the doctor does not ask it."""
     folders: tuple[Folders, ...] = ()
     """The kinds of folders that become checkpoints."""
+    shared_state: str = ""
+    """Its state that all ranks can save together (`ModelCheckpoint(layout="shared")`), as a script names it; empty: it has none."""
     weights: str = ""
     """Module that writes a model's weights out of a checkpoint of its states (`export_step`); empty: none does."""
     lost_peer: tuple[bytes, ...] = ()
@@ -110,6 +112,7 @@ FRAMEWORKS = (
             # By the Trainer of transformers, and what Accelerate writes into either.
             Folders("trainer_state.json", r"(?:rng_state|random_states)_(\d+)\.(?:pth|pkl)"),
         ),
+        shared_state="recovery.torch.TrainState",
         weights="recovery.torch.weights_export",
         # gloo, NCCL, the store at which ranks meet.
         lost_peer=(

@@ -14,6 +14,7 @@ from recovery.checkpoint import names
 from recovery.checkpoint.contribution import FileRole, Manifest
 from recovery.checkpoint.publish import Content
 from recovery.errors import CheckpointManifestError, CheckpointStateError, UsageError
+from recovery.frameworks import FRAMEWORKS
 from recovery.training import shared_names
 from recovery.training.session import Session
 from recovery.training.shared_directory_probe import note_in
@@ -35,10 +36,11 @@ class SharedLayout:
         """
         state: object = session.state
         if not isinstance(state, SharesState):
+            able = " or ".join(each.shared_state for each in FRAMEWORKS if each.shared_state)
             raise UsageError(
                 field='layout="shared"',
                 reason=f"{type(state).__name__} cannot be shared by ranks",
-                next_step="Give recovery.torch.TrainState, or leave the layout as it is.",
+                next_step=f"Give {able}, or leave the layout as it is.",
             )
         self._state = state
         prefix = shared_names.free_prefix(
