@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from recovery.frameworks import forming_worlds, used
+from recovery.frameworks import Framework, forming_worlds, used
 from recovery.launch.forkserver.fork_messages import Prepare
 from recovery.launch.placement import OF_ONE, OF_ONE_WORLD, named_first
 from recovery.launch.python_command import PythonCommand, Runs
@@ -41,9 +41,10 @@ def prepare_for(command: PythonCommand, words: Sequence[str], directory: Path) -
     if command.target != _PROXY:
         return _of_script(command, parse_script(words, directory), directory)
     proxy = proxies_only(directory)
-    program = read_command(command.arguments)
-    reading = parse_script(command.arguments[1:], directory)
-    reason = _why_spawned(command, program, reading)
+    framework, of_program = named_first(command.arguments)
+    program = read_command(of_program)
+    reading = parse_script(of_program[1:], directory)
+    reason = _why_spawned(framework, command, program, reading)
     if program is None or reason:
         return msgspec.structs.replace(proxy, programs=True, acts=reason)
     script = _of_script(program, reading, directory)
@@ -61,9 +62,10 @@ def proxies_only(directory: Path) -> Prepare:
     return Prepare(modules=(*_ENGINE, *_OF_THE_PROXY), shadows=(str(directory),), of_one=OF_ONE)
 
 
-def _why_spawned(proxy: PythonCommand, program: PythonCommand | None, reading: Reading) -> str:
+def _why_spawned(
+    framework: Framework | None, proxy: PythonCommand, program: PythonCommand | None, reading: Reading
+) -> str:
     """Why a program cannot be forked from a template of its proxy; empty: it can."""
-    framework, _ = named_first(proxy.arguments)
     if framework is not None and framework.never_forked:
         return framework.never_forked
     if program is None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from recovery import frameworks
+from recovery.frameworks import Framework
 from recovery.launch import python_command
 from recovery.launch.forkserver.fork_messages import Prepare
 from recovery.launch.preload import prepare_for, proxies_only
@@ -111,6 +113,23 @@ def test_a_plain_program_that_is_spawned(tmp_path: Path, words: tuple[str, ...],
     proxies = proxies_only(tmp_path)
     assert "recovery.training.run" in proxies.modules
     assert (proxies.programs, proxies.acts, proxies.shadows) == (False, "", (str(tmp_path),))
+
+
+def test_a_plain_program_whose_framework_forms_its_world_in_a_way_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    further = Framework(
+        name="json",
+        title="JSON",
+        modules=(),
+        with_recovery=(),
+        program_world="recovery.launch.torchrun_world",
+    )
+    monkeypatch.setattr(frameworks, "FRAMEWORKS", (*frameworks.FRAMEWORKS, further))
+    (tmp_path / "train.py").write_text("import json\n")
+    prepare = prepared(tmp_path, *PROXY, "--json", sys.executable, "train.py", "--epochs", "3")
+    assert (prepare.programs, prepare.acts) == (True, "")
+    assert prepare.modules[0] == "json"
 
 
 def test_pytest_as_the_program(tmp_path: Path) -> None:
