@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import textwrap
+from collections.abc import Iterator
 from typing import NamedTuple, Union
 
+from recovery.frameworks import FRAMEWORKS
 from tests.house.files import ROOT, parsed
 
 _HEAD = """\
@@ -15,14 +17,23 @@ Everything that a training script may import. What is not named here may change 
 given with their dtype and shape, times with their unit.
 
 """
-_PACKAGES = (
-    ("recovery", ""),
-    ("recovery.torch", "Needs the extra `torch`."),
-    ("recovery.lightning", "Needs the extra `lightning`. [How to](../howto/lightning.md)."),
-    ("recovery.transformers", "Needs the extra `transformers`. [How to](../howto/trainers.md)."),
-    ("recovery.accelerate", "Needs the extra `accelerate`. [How to](../howto/trainers.md)."),
-    ("recovery.mindspore", "Needs the extra `mindspore`. [How to](../howto/mindspore.md)."),
-)
+_BEHIND = {"lightning": ("transformers", "accelerate")}
+"""Packages of trainers that are no frameworks of their own to the launcher, and behind which they stand here."""
+_HOW_TO = {"transformers": "trainers", "accelerate": "trainers"}
+"""Pages of another name than the package's."""
+
+
+def _packages() -> Iterator[tuple[str, str]]:
+    """Each with the sentence below its heading."""
+    yield "recovery", ""
+    for framework in FRAMEWORKS:
+        for name in (framework.name, *_BEHIND.get(framework.name, ())):
+            page = f"howto/{_HOW_TO.get(name, name)}.md"
+            link = f" [How to](../{page})." if (ROOT / "docs" / page).exists() else ""
+            yield f"recovery.{name}", f"Needs the extra `{name}`.{link}"
+
+
+_PACKAGES = tuple(_packages())
 _SECTIONS = {
     "Args": "Arguments",
     "Attributes": "Attributes",

@@ -11,21 +11,21 @@ from pathlib import Path
 import pytest
 
 import recovery
+from recovery.frameworks import FRAMEWORKS
 from tests.golden.views import unpacked
 from tests.house.files import ROOT, name_of, tracked_files
 from tests.wheel.conftest import Built, build, digests, done
 
 pytestmark = pytest.mark.wheel
 
-EXTRAS = {
+FRAMEWORK = {framework.name for framework in FRAMEWORKS}
+"""The doctor tells people to install the extra of this name."""
+EXTRAS = FRAMEWORK | {
     "accelerate",
-    "lightning",
     "mlflow",
     "tensorboard",
     "transformers",
     "wandb",
-    "torch",
-    "mindspore",
     "objects",
     "png",
     "weights",
@@ -34,7 +34,7 @@ EXTRAS = {
     "examples",
     "dev",
 }
-NOT_NEEDED = ("torch", "mindspore", "numpy", "PIL", "pytest")
+NOT_NEEDED = (*FRAMEWORK, "numpy", "PIL", "pytest")
 LOOKED_UP = "import importlib.util, json, sys; print(json.dumps([name for name in sys.argv[1:] if importlib.util.find_spec(name)]))"
 
 
