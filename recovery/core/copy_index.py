@@ -17,7 +17,7 @@ from recovery.core.policy import rollback
 from recovery.core.policy.retention import copy_is_needed
 from recovery.core.policy.rollback import Unusable
 from recovery.core.records import CheckpointRecord, GenerationRecord, to_held
-from recovery.core.tiers import Tier, tier_of
+from recovery.core.tiers import tier_of
 
 _NOBODY: Mapping[NodeId, HeldCheckpoint] = MappingProxyType({})
 
@@ -49,10 +49,10 @@ class StepHolders:
         files = (self.own.get(rank) or fetched.get(rank) for rank in ranks)
         return all(file is not None and tier_of(file.path).is_durable for file in files)
 
-    def is_copied(self, ranks: Iterable[Rank], count: int, tier: Tier) -> bool:
-        """Do so many nodes hold a copy of each rank's contribution on such a tier?"""
+    def is_copied(self, ranks: Iterable[Rank], count: int, *, durable: bool) -> bool:
+        """Do so many nodes hold a copy of each rank's contribution on tiers that are durable, or that are not?"""
         return all(
-            sum(tier_of(held.path) is tier for held in self.copies_of(rank).values()) >= count
+            sum(tier_of(held.path).is_durable is durable for held in self.copies_of(rank).values()) >= count
             for rank in ranks
         )
 
@@ -114,10 +114,11 @@ class CopyIndex:
         """The steps of which somebody holds a rank's contribution, oldest first."""
         return sorted(step for step, holders in self._steps.items() if holders.copies_of(rank))
 
-    def steps_of_all(self, ranks: Iterable[Rank], count: int, tier: Tier) -> list[int]:
-        """The steps of which so many nodes hold each rank's contribution on such a tier, oldest first."""
+    def steps_of_all(self, ranks: Iterable[Rank], count: int, *, durable: bool) -> list[int]:
+        """The steps of which so many nodes hold each rank's contribution on such tiers, oldest first."""
         ranks = tuple(ranks)
-        return sorted(step for step, holders in self._steps.items() if holders.is_copied(ranks, count, tier))
+        items = self._steps.items()
+        return sorted(step for step, holders in items if holders.is_copied(ranks, count, durable=durable))
 
     def add(self, node_id: NodeId, rank: Rank, checkpoint: HeldCheckpoint) -> CopyRecord:
         """A node has one more, verified just now; the row that says so."""

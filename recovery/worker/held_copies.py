@@ -23,7 +23,7 @@ from recovery.checkpoint.retention import remove
 from recovery.config import MemorySettings
 from recovery.core.ids import Rank, RunId
 from recovery.core.messages import HeldCheckpoint
-from recovery.core.tiers import Tier, tier_of
+from recovery.core.tiers import tier_of
 from recovery.errors import CheckpointError, CheckpointWriteError
 from recovery.transport.served import Served
 from recovery.worker.memory_copies import MemoryCopies
@@ -91,7 +91,7 @@ class Copies:
         Raises:
             CheckpointWriteError: it is to lie in memory, and there is none for it.
         """
-        if tier_of(order.checkpoint.path) is Tier.DISK:
+        if tier_of(order.checkpoint.path).is_durable:
             return self.directory(order.job, order.checkpoint.run, order.rank)
         return self._in_memory(order)
 
@@ -112,7 +112,7 @@ class Copies:
             checkpoint for rank, checkpoint in here if (rank, checkpoint.step) != (order.rank, copy.step)
         ]
         held_bytes = sum(
-            checkpoint.file_bytes for checkpoint in others if tier_of(checkpoint.path) is Tier.MEMORY
+            checkpoint.file_bytes for checkpoint in others if not tier_of(checkpoint.path).is_durable
         )
         bytes_max = self._memory.bytes_max(held_bytes)
         if held_bytes + copy.file_bytes > bytes_max:

@@ -21,7 +21,6 @@ from recovery.core.scheduler.effects import SchedulerEffect
 from recovery.core.scheduler.job_states import WAITING
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
-from recovery.core.tiers import Tier
 
 
 def source(node: Node) -> Source | None:
@@ -124,8 +123,8 @@ def restore(state: SchedulerState) -> None:
     count = policy.count(state.rules.checkpoint_copies, len(set(hosts.values())))
     if count and len(hosts) == state.rules.world_size:
         copies = state.checkpoints.copies
-        state.copying.copied = tuple(copies.steps_of_all(hosts, count, Tier.DISK)[-2:])
-        newest = max(copies.steps_of_all(hosts, count, Tier.MEMORY), default=0)
+        state.copying.copied = tuple(copies.steps_of_all(hosts, count, durable=True)[-2:])
+        newest = max(copies.steps_of_all(hosts, count, durable=False), default=0)
         state.copying.copied_in_memory = newest if newest > state.copying.copied_step else 0
     _all_is_due(state)
 
