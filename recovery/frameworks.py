@@ -1,6 +1,6 @@
 """What is known of each framework before a script is run: a row each. Nothing here imports one.
 
-The packages that train on them are `recovery.torch` and `recovery.mindspore`; who starts, forks and checks scripts asks this table.
+Their packages train on them; who starts, forks and checks scripts, looks at a machine or at checkpoints asks this table.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Framework(NamedTuple):
     with_recovery: tuple[str, ...]
     """What it imports for one that imports `recovery` too."""
     program_world: str = ""
-    """Module that forms the world of programs that know nothing of recovery (`address`, `variables`); empty: torchrun's variables do."""
+    """Module that forms the world of programs that know nothing of recovery (`program_address`, `program_variables`); empty: torchrun's variables do."""
     world_variables: tuple[str, ...] = ()
-    """What its programs are given for each world again, beside torchrun's MASTER_ADDR and MASTER_PORT. None where they are not forked."""
+    """What its programs are given for each world again, beside torchrun's MASTER_ADDR and MASTER_PORT. Empty where they are never forked."""
     never_forked: str = ""
     """Why such programs are not forked; empty: they are."""
     has_dry_run: bool = False
