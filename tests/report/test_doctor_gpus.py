@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from recovery.frameworks import Framework
 from recovery.report import doctor_devices
 
 _SEES = """
@@ -92,3 +93,22 @@ def test_without_torch_the_tool_is_asked(
     tool(tmp_path, *lines)
     said = doctor_devices.gpus({"PATH": str(tmp_path)})
     assert (said.found, said.ok) == (found, ok)
+
+
+def test_a_further_framework_is_asked_where_those_before_see_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "first_of_two.py").write_text("GPUS = []")
+    (tmp_path / "second_of_two.py").write_text("GPUS = ['H100']")
+    monkeypatch.syspath_prepend(tmp_path)
+    rows = [
+        Framework(name=name, title=name, modules=(), with_recovery=(), gpus=lambda module: module.GPUS)
+        for name in ("first_of_two", "second_of_two")
+    ]
+    monkeypatch.setattr(doctor_devices, "FRAMEWORKS", rows)
+    environ = {"PATH": str(tmp_path)}
+    assert doctor_devices.gpus(environ).found == "1 x H100"
+
+    tool(tmp_path, "echo H100")
+    monkeypatch.setattr(doctor_devices, "FRAMEWORKS", rows[:1])
+    assert doctor_devices.gpus(environ).found == "1 x H100, by nvidia-smi; first_of_two sees none"
