@@ -48,9 +48,14 @@ class WorkerCompletion:
         if self.is_finished:
             return
         with contextlib.suppress(inspection_client.NoAnswerError):
-            status = await self._ask()
-            is_of_it = not self._job or status["job"] == self._job
-            self.is_finished = is_of_it and status["state"] == JobState.FINISHED.value
+            self._take(await self._ask())
+
+    def _take(self, status: dict[str, Any]) -> bool | None:
+        """Take from an answer whether the job has finished; None: the scheduler of another job has given it."""
+        if self._job and status["job"] != self._job:
+            return None
+        self.is_finished = status["state"] == JobState.FINISHED.value
+        return self.is_finished
 
     async def includes(self, placed: Placed, node_id: NodeId) -> bool:
         """Was this process done when it ended with 0, under this node id? A scheduler ends so only after a finished job."""
@@ -71,13 +76,13 @@ class WorkerCompletion:
                 except inspection_client.NoAnswerError as error:
                     reason = str(error)
                 else:
-                    if self._job and status["job"] != self._job:
+                    finished = self._take(status)
+                    if finished is None:
                         console.say(
                             f"{name}: the scheduler of another job answers; its exit code 0 is believed"
                         )
                         return True
-                    self.is_finished = status["state"] == JobState.FINISHED.value
-                    return self.is_finished or _left_in_order(status, node_id)
+                    return finished or _left_in_order(status, node_id)
             if clock.monotonic_ms() >= give_up_ms:
                 console.say(
                     f"{name}: no scheduler says whether it was done ({reason}); its exit code 0 is believed",

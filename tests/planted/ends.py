@@ -68,7 +68,7 @@ ENDS: tuple[Bug, ...] = (
         "I14",
         "launch/worker_completion.py",
         "WorkerCompletion.includes_worker",
-        "self.is_finished or _left_in_order(status, node_id)",
+        "finished or _left_in_order(status, node_id)",
         "True",
         ("tests/launch/test_worker_completion.py::test_nobody_is_done_before_the_job_is_finished",),
     ),
