@@ -29,7 +29,7 @@ from recovery.training import (
 )
 from recovery.training.early_exit import EarlyExit
 from recovery.training.session import Session
-from recovery.training.stop_signals import hold_back_in_a_script
+from recovery.training.stop_signals import ScriptStopSignals
 from recovery.worker.exec_in_place import replace_process
 from recovery.worker.service import WorkerService
 from recovery.worker.training_control import Verdict
@@ -88,6 +88,9 @@ class _Script:
         self._settings, self._service = settings, WorkerService(settings, starts_again=True)
         self._pid = os.getpid()
         self._raised = self._exiting = False
+        control = self._service.training_control
+        self._signals = ScriptStopSignals(self._ask_to_depart, lambda: control.job_is_over)
+        control.leave_as_asked = self._signals.let_through
         self._session: Session
 
     def begin(self) -> Session:
@@ -106,8 +109,7 @@ class _Script:
         current.enter(self._session)
         if self._settings.rules.recovery_enabled:
             # Without it SIGTERM ends a script at once, wherever it is.
-            control = self._service.training_control
-            control.leave_as_asked = hold_back_in_a_script(self._ask_to_depart)
+            self._signals.install()
         sys.exit = early_exit.exit_that_notes(self._note_exit)
         sys.excepthook = self._on_exception
         atexit.register(self._on_exit)
@@ -186,7 +188,7 @@ class _Script:
         except GenerationInterrupted:
             self._replace(session, "")
         session.close()
-        last_uploads.await_sent(service)
+        last_uploads.await_sent(service, lambda: self._signals.has_held_back)
 
     def _left(self, left: EarlyExit) -> None:
         """The script ended this process in the middle of its loop: this rank is not done."""

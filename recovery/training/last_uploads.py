@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing import util
 from types import FrameType
 
@@ -28,20 +28,21 @@ _END_S = 60.0
 """How long the wait is: a storage that fails ends it at once, a slow one or a busy machine has this."""
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-_unsent: dict[int, CheckpointError] = {}
-"""What is not in the storage, by the process that has waited for it: a fork of it has no part in that."""
+_unsent: dict[int, CheckpointError | None] = {}
+"""What is not in the storage, by the process that has waited for it: a fork of it has no part in that. None: it ends by another code."""
 _left: early_exit.EarlyExit | None = None
 """How the script has left by `sys.exit` behind its training, the last time: nothing else says that to a handler of atexit."""
 
 
-def await_at_exit(service: WorkerService) -> None:
+def await_at_exit(service: WorkerService, was_asked: Callable[[], bool] = lambda: False) -> None:
     """Where the job has finished, have the end of this process wait: its script goes on first, with what it does behind training.
 
     Args:
         service: of this process.
+        was_asked: has a SIGTERM come that was held back? Then there is no wait.
     """
     if service.training_control.job_is_over and service.object_storage.is_on:
-        atexit.register(_await_in, os.getpid(), service)
+        atexit.register(_await_in, os.getpid(), service, was_asked)
         sys.exit = early_exit.exit_that_notes(note_exit)
 
 
@@ -56,41 +57,71 @@ def note_exit(error: SystemExit, at: FrameType) -> None:
     _left = early_exit.seen(error, at=at)
 
 
-def _await_in(pid: int, service: WorkerService) -> None:
+def _await_in(pid: int, service: WorkerService, was_asked: Callable[[], bool]) -> None:
     if os.getpid() == pid:
-        await_sent(service)
+        await_sent(service, was_asked)
 
 
-def await_sent(service: WorkerService) -> None:
+def await_sent(service: WorkerService, was_asked: Callable[[], bool]) -> None:
     """Wait until the last checkpoint is sent. Ctrl-C and SIGTERM end the wait; what is not sent then is the exit code of this process.
 
     Args:
         service: of this process, whose job has finished.
+        was_asked: as for `await_at_exit`.
     """
     storage = service.object_storage
     step = storage.unsent_step
-    if not step:
+    if not step or os.getpid() in _unsent:
         return
-    _logger.info(
-        "event=upload_awaited step=%d within_s=%g training is done; this process ends once its last checkpoint is in %s, or so many seconds are over",
-        step,
-        _END_S,
-        storage.url,
-    )
     try:
         try:
             with _signals_raise():
+                # Looked at behind the handlers: what came before them is found here, what comes now raises.
+                if was_asked():
+                    _give_up(service, StopSignalReceived(signal.SIGTERM))
+                    return
+                _logger.info(
+                    "event=upload_awaited step=%d within_s=%g training is done; this process ends once its last checkpoint is in %s, "
+                    "or so many seconds are over",
+                    step,
+                    _END_S,
+                    storage.url,
+                )
                 storage.await_sent(_END_S)
         except StopSignalReceived as stopped:
-            storage.give_up(f"{stopped} has ended the wait for it.")
+            _give_up(service, stopped)
     except CheckpointError as error:
-        _logger.warning("event=upload_not_finished step=%d %s", step, error.parts["reason"])
-        # A script that has failed behind its training says so by its own exit code.
-        has_failed = getattr(sys, "last_value", None) is not None or (
-            _left is not None and not _left.succeeds
-        )
-        if not has_failed:
-            _unsent[os.getpid()] = error
+        _note_unsent(step, error)
+
+
+def stopped_before_the_wait(service: WorkerService, stopped: StopSignalReceived) -> int:
+    """A signal ends this process behind its training, before it came to the wait: there is none. What is not sent is its exit code.
+
+    Args:
+        service: of this process, whose job has finished.
+        stopped: by which signal.
+
+    Returns:
+        That exit code; 0: everything is sent, or the process ends by another one.
+    """
+    step = service.object_storage.unsent_step
+    try:
+        _give_up(service, stopped)
+    except CheckpointError as error:
+        _note_unsent(step, error)
+    unsent = _unsent.get(os.getpid())
+    return unsent.exit_code if unsent is not None else 0
+
+
+def _give_up(service: WorkerService, stopped: StopSignalReceived) -> None:
+    service.object_storage.give_up(f"{stopped} has ended the wait for it.")
+
+
+def _note_unsent(step: int, error: CheckpointError) -> None:
+    _logger.warning("event=upload_not_finished step=%d %s", step, error.parts["reason"])
+    # A script that has failed behind its training says so by its own exit code.
+    has_failed = getattr(sys, "last_value", None) is not None or (_left is not None and not _left.succeeds)
+    _unsent[os.getpid()] = None if has_failed else error
 
 
 @contextlib.contextmanager

@@ -120,6 +120,8 @@ class _Loop:
                 # A launcher that sees this process dial may ask it to stop: by then both signals are understood.
                 self._start()
                 outcome = self._train()
+                # In here, so that a signal which comes before is caught here; one that comes later meets the script's own way.
+                stop_signals.close()
             except Exception:
                 raise
             except (StopSignalReceived, KeyboardInterrupt) as error:
@@ -132,7 +134,7 @@ class _Loop:
                 self._left(early_exit.seen(error))
                 raise
             finally:
-                last_uploads.await_at_exit(self._service)
+                last_uploads.await_at_exit(self._service, lambda: stop_signals.has_held_back)
         return self._end(outcome) if isinstance(outcome, Verdict) else outcome
 
     def _start(self) -> None:
@@ -142,6 +144,9 @@ class _Loop:
 
     def _ask_to_depart(self) -> None:
         """SIGTERM: training goes on until it is known whether the rank can be handed over."""
+        if self._service.training_control.job_is_over:
+            # There is no rank to hand over any more.
+            raise StopSignalReceived(signal.SIGTERM)
         if not self._service.is_up:
             self._asked_early = True
             return
@@ -158,6 +163,11 @@ class _Loop:
         if self._service.is_up:
             self._service.post(s.StopAsked(self._service.new_request(), name))
             self._service.training_control.verdict()
+        if self._service.training_control.job_is_over and (
+            code := last_uploads.stopped_before_the_wait(self._service, StopSignalReceived(number))
+        ):
+            # Its line is the last one of this process.
+            process_end.leave(code, "")
         process_end.leave(128 + number, f"STOPPED: stopped by {name}")
 
     def _is_child(self) -> bool:

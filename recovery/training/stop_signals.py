@@ -53,6 +53,11 @@ class StopSignals:
         """
         self._hold_back, self._is_held_back = hold_back, False
 
+    @property
+    def has_held_back(self) -> bool:
+        """Has a SIGTERM come that was held back, and not let through?"""
+        return self._is_held_back
+
     def let_through(self) -> None:
         """Let the signal that was held back reach the main thread. From any thread."""
         if self._is_held_back:
@@ -68,9 +73,14 @@ class StopSignals:
             sys.unraisablehook = self._on_unraisable
 
     def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """SIGTERM is the script's own again. Called twice it does nothing more."""
         if sys.unraisablehook == self._on_unraisable:
             sys.unraisablehook = self._hook
         if self._ours:
+            self._ours = False
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
@@ -90,34 +100,45 @@ class StopSignals:
         again.start()
 
 
-def hold_back_in_a_script(hold_back: Callable[[], None]) -> Callable[[], None]:
-    """Have a first SIGTERM held back in a program that is entered only once, unless it has a handler of its own.
+class ScriptStopSignals:
+    """A first SIGTERM is held back in a program that is entered only once, unless it has a handler of its own.
 
-    Args:
-        hold_back: as for `StopSignals`.
-
-    Returns:
-        Lets the signal through, from any thread: it ends the process as it would have without this.
+    Behind the job's end none ends the process by itself: the wait for the last upload looks whether one has come.
     """
-    pid, is_held_back = os.getpid(), False
 
-    def on_sigterm(number: int, frame: FrameType | None) -> None:
-        nonlocal is_held_back
-        first, is_held_back = not is_held_back, True
-        if not first or os.getpid() != pid:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGTERM)
-        else:
-            hold_back()
+    def __init__(self, hold_back: Callable[[], None], job_is_over: Callable[[], bool]) -> None:
+        """Nothing was asked.
 
-    def let_through() -> None:
-        if is_held_back:
+        Args:
+            hold_back: as for `StopSignals`.
+            job_is_over: has the job finished?
+        """
+        self._hold_back, self._job_is_over, self._pid = hold_back, job_is_over, os.getpid()
+        self.has_held_back = False
+        """Has a SIGTERM come that did not end the process?"""
+        self._came_behind = False
+
+    def install(self) -> None:
+        """Hold back from now on."""
+        on_main_thread = threading.current_thread() is threading.main_thread()
+        if on_main_thread and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._on_sigterm)
+
+    def let_through(self) -> None:
+        """Let the signal through, from any thread: it ends the process as it would have without this."""
+        if self.has_held_back and not self._job_is_over():
             signal.pthread_kill(_main_thread(), signal.SIGTERM)
 
-    on_main_thread = threading.current_thread() is threading.main_thread()
-    if on_main_thread and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, on_sigterm)
-    return let_through
+    def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
+        first, self.has_held_back = not self.has_held_back, True
+        is_ours = os.getpid() == self._pid
+        if is_ours and self._job_is_over() and not self._came_behind:
+            self._came_behind = True
+        elif is_ours and first:
+            self._hold_back()
+        else:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _main_thread() -> int:

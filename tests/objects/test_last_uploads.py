@@ -26,9 +26,39 @@ AT_EXIT = "import atexit\natexit.register(print, 'the handler of the script')\n\
 """Registered by a script behind its imports."""
 
 
+EXPORT = """import multiprocessing.util
+
+
+def export():
+    while not (HERE / "export").exists():
+        time.sleep(0.01)
+    # Behind the end of a parent that does not wait.
+    time.sleep(0.5)
+    (HERE / f"exported_{os.environ['MS_NODE_ID']}").touch()
+
+
+import recovery
+"""
+"""A process of the script's own. Its import before the engine's, as torch's, puts the wait for it behind all that the engine has registered."""
+SIGNALLED = """
+
+def signalled(frame, event, arg):
+    if event == "return" and frame.f_code is TrainingControl.await_end.__code__:
+        sys.setprofile(None)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+import recovery
+from recovery.worker.training_control import TrainingControl
+
+sys.setprofile(signalled)
+"""
+"""SIGTERM comes as the job has finished, and nobody waits for the upload yet."""
+
+
 @contextlib.contextmanager
 def at_the_last_step(
-    tmp_path: Path, address: str, face: str, end: str = ""
+    tmp_path: Path, address: str, face: str, end: str = "", begin: str = EXPORT
 ) -> Iterator[tuple[LaunchedCluster, FaultProxy, ObjectStore]]:
     """A job that has one checkpoint left to send, over a wire with weather."""
     with FaultProxy(int(address.rpartition(":")[2])) as proxy:
@@ -38,7 +68,7 @@ def at_the_last_step(
         with LaunchedCluster(tmp_path, environment=environment) as cluster:
             script = tmp_path / SCRIPT
             text = script.read_text().replace("def value_after(", AT_EXIT, 1)
-            script.write_text(text.replace("import recovery\n", EXPORT, 1) + end)
+            script.write_text(text.replace("import recovery\n", begin, 1) + end)
             cluster.start()
             cluster.wait(lambda: SAVED in committed_there(store), "commit in the store")
             yield cluster, proxy, store
@@ -93,20 +123,6 @@ EXITS = "\n    sys.exit(3)\n"
 EXPORTS = """
     multiprocessing.get_context("fork").Process(target=export).start()
 """
-EXPORT = """import multiprocessing.util
-
-
-def export():
-    while not (HERE / "export").exists():
-        time.sleep(0.01)
-    # Behind the end of a parent that does not wait.
-    time.sleep(0.5)
-    (HERE / f"exported_{os.environ['MS_NODE_ID']}").touch()
-
-
-import recovery
-"""
-"""A process of the script's own. Its import before the engine's, as torch's, puts the wait for it behind all that the engine has registered."""
 
 
 @FACES
@@ -147,6 +163,19 @@ def test_a_signal_ends_the_wait_by_the_same_exit_code(tmp_path: Path, s3_address
         trained_once_to_its_end(cluster)
         assert is_named(cluster, "worker_0", "SIGTERM has ended the wait for it.")
         assert is_named(cluster, "worker_1", "SIGINT has ended the wait for it.")
+        assert LAST_STEP not in committed_there(store)
+
+
+@FACES
+def test_a_signal_that_comes_just_before_the_wait_ends_it(tmp_path: Path, s3_address: str, face: str) -> None:
+    with at_the_last_step(tmp_path, s3_address, face, begin=SIGNALLED) as (cluster, proxy, store):
+        proxy.hold(*BOTH)
+        cluster.go_on()
+        assert cluster.wait_exit(LAUNCHER) == UPLOAD_NOT_FINISHED, cluster.tails()
+        trained_once_to_its_end(cluster)
+        for name in cluster.names:
+            assert is_named(cluster, name, "SIGTERM has ended the wait for it.")
+            assert "event=upload_awaited" not in cluster.log_of(name)
         assert LAST_STEP not in committed_there(store)
 
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 import threading
 
 import pytest
 
-from recovery.training.stop_signals import StopSignalReceived, StopSignals, signal_number
+from recovery.training.stop_signals import (
+    ScriptStopSignals,
+    StopSignalReceived,
+    StopSignals,
+    signal_number,
+)
 
 
 class _Finalized:
@@ -93,3 +99,43 @@ def test_a_second_sigterm_is_not_held_back() -> None:
             signal.raise_signal(signal.SIGTERM)
 
     assert held == ["asked"]
+
+
+def test_a_sigterm_that_nobody_answered_before_the_end_of_the_job_stays_known() -> None:
+    asked: list[str] = []
+    job_is_over = False
+    signals = ScriptStopSignals(lambda: asked.append("asked"), lambda: job_is_over)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        signals.install()
+        signal.raise_signal(signal.SIGTERM)
+        job_is_over = True
+        # Too late: the wait for the last upload finds it, and ends.
+        signals.let_through()
+        assert (asked, signals.has_held_back) == (["asked"], True)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+_BEHIND_THE_JOB = """
+import signal
+from recovery.training.stop_signals import ScriptStopSignals
+
+signals = ScriptStopSignals(lambda: print("asked"), lambda: True)
+signals.install()
+for _ in range({times}):
+    signal.raise_signal(signal.SIGTERM)
+print("held back", signals.has_held_back)
+"""
+
+
+@pytest.mark.parametrize(
+    ("times", "code", "said"),
+    [(0, 0, "held back False\n"), (1, 0, "held back True\n"), (2, -signal.SIGTERM, "")],
+)
+def test_behind_the_job_one_sigterm_is_held_back_and_asks_nobody(times: int, code: int, said: str) -> None:
+    program = _BEHIND_THE_JOB.format(times=times)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert (done.returncode, done.stdout) == (code, said), done.stderr
