@@ -1,7 +1,7 @@
 """The end of a process whose job has finished: it waits for the last checkpoint to be in object storage, and says by its exit code that it is not.
 
-The wait comes behind the script, and the exit code at last of all: whatever else was registered with atexit meanwhile, that of a logger for
-example, still runs.
+The wait comes behind the script, and the exit code at last of all: whatever else was registered with atexit, before the engine was imported
+or since, still runs.
 """
 
 from __future__ import annotations
@@ -148,14 +148,15 @@ def _signals_raise() -> Iterator[None]:
 
 
 def leave_unsent() -> None:
-    """End this process by what it has not sent, if there is anything: last of all, because nothing that is registered with atexit follows."""
+    """End this process by what it has not sent, if there is anything. What was registered with atexit before this still runs."""
     error = _unsent.get(os.getpid())
-    if error is not None:
-        # Two handlers may not follow any more: what a job that is over has left in memory goes, and processes of the script's own come to their end.
-        memory_tier_hold.leave_all()
-        util._exit_function()  # type: ignore[attr-defined]  # noqa: SLF001 - there is no public way; what was done already is not done again
-        process_end.leave_at_exit(error.exit_code, str(error))
+    if error is None or process_end.end_by(error.exit_code, str(error)):
+        return
+    # Two handlers may not follow any more: what a job that is over has left in memory goes, and processes of the script's own come to their end.
+    memory_tier_hold.leave_all()
+    util._exit_function()  # type: ignore[attr-defined]  # noqa: SLF001 - there is no public way; what was done already is not done again
+    process_end.leave_at_exit(error.exit_code, str(error))
 
 
-# First registered, last called.
+# First registered, last called: a signal may still end what comes before.
 atexit.register(leave_unsent)

@@ -62,6 +62,32 @@ def leave_at_exit(code: int, line: str) -> NoReturn:
     os._exit(code)
 
 
+def end_by(code: int, line: str) -> bool:
+    """Have the process that is at its end leave with this exit code, behind whatever else is registered with atexit.
+
+    The interpreter has fixed its own exit code before it calls the first of them. So the code is given where the C library ends the
+    process: it calls last what was registered with it last, which is behind the interpreter's own end, so that this one is as whole as
+    any. What C libraries have registered before is passed over, as by `os._exit`; what C has buffered is written first.
+
+    Returns:
+        False: this system does not have it, and nothing was done.
+    """
+    try:
+        import ctypes  # noqa: PLC0415 - a Python may be built without it
+
+        libc = ctypes.CDLL(None)
+        register, leave_now = getattr(libc, "__cxa_atexit"), ctypes.cast(libc._exit, ctypes.c_void_p)  # noqa: SLF001 - names of C
+        # Called in the reverse order. Neither is code of Python's: there is no interpreter any more.
+        if register(leave_now, ctypes.c_void_p(code), None):
+            return False
+        register(ctypes.cast(libc.fflush, ctypes.c_void_p), None, None)
+    except (ImportError, OSError, AttributeError):
+        return False
+    _logger.log(_level_of(code), "event=exit code=%d %s", code, line)
+    end_note.note_exit(code)
+    return True
+
+
 def log_loop_left_early(step: int) -> None:
     """Log that training was left by a `break` or a `return`: it is allowed, and costs what a user would not expect."""
     _logger.warning(

@@ -22,10 +22,18 @@ pytestmark = pytest.mark.cluster
 
 FACES = pytest.mark.parametrize("face", ["init", "run"])
 HELD, SAVED = 56, 55
-AT_EXIT = "import atexit\natexit.register(print, 'the handler of the script')\n\n\ndef value_after("
-"""Registered by a script behind its imports."""
+AT_EXIT = """import atexit
+import logging.handlers
+
+atexit.register(print, "the handler of the script")
+script = logging.getLogger("script")
+script.propagate = False
+script.addHandler(logging.handlers.MemoryHandler(9, target=logging.StreamHandler()))
+script.warning("kept until logging.shutdown")
 
 
+def value_after("""
+"""Registered by a script behind its imports; that of logging is there before any of the engine's."""
 EXPORT = """import multiprocessing.util
 
 
@@ -89,7 +97,8 @@ def trained_once_to_its_end(cluster: LaunchedCluster) -> None:
     assert len(cluster.events(EventKind.PLAN_MADE)) == 1
     for name in cluster.names:
         assert "start 2" not in cluster.log(LAUNCHER)
-        assert "the handler of the script" in cluster.log_of(name)
+        assert cluster.log_of(name).count("the handler of the script") == 1
+        assert cluster.log_of(name).count("kept until logging.shutdown") == 1
 
 
 @FACES

@@ -87,8 +87,8 @@ OBJECT_STORAGE = (
         "I11",
         "training/last_uploads.py",
         "leave_unsent",
-        "error is not None",
-        "False",
+        "process_end.end_by(error.exit_code, str(error))",
+        "True",
         (f"{_LAST_UPLOADS}::test_a_last_upload_that_fails_is_the_exit_code_and_starts_nothing_again[run]",),
     ),
     Bug(
