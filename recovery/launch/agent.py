@@ -32,6 +32,9 @@ _LEFT_OVER_MS = 5_000
 _GRACE_WITHOUT_RECOVERY_S = 0.3
 """From SIGTERM to SIGKILL behind a failure: nobody comes back to such a job, so a clean shutdown is worth no wait."""
 _FINISHED = "the job has finished meanwhile: the same command begins its next run"
+_FINISHED_BY_STORE = "the job has finished: the same command begins its next run"
+"""Not "meanwhile": a run that never began leaves the end of the one before in the store."""
+_NOT_KNOWN = ", unless the job has finished since, which is not known here: its scheduler does not answer"
 
 
 class Agent:
@@ -90,12 +93,12 @@ class Agent:
         await asyncio.gather(*self._keeping, stopped, everyone, return_exceptions=True)
         saved = await self._save_last()
         await self._end_workers()
-        if saved and self._context.completion is not None:
-            # While the scheduler is there.
-            await self._context.completion.refresh()
+        completion = self._context.completion
+        # While the scheduler is there.
+        is_known = await completion.refresh() if saved and completion is not None else False
         await self._end_scheduler()
         if saved:
-            console.say(_FINISHED if await self._has_finished() else saved)
+            console.say(await self._what_became_of(saved, is_known=is_known))
         return self._final_code()
 
     def starts(self) -> dict[str, Start]:
@@ -262,6 +265,17 @@ class Agent:
             )
             return ""
         return await save_last(context.contact, self._asked_by, context.stop_grace_s, self._at_once)
+
+    async def _what_became_of(self, saved: str, *, is_known: bool) -> str:
+        """What is said at last. A second signal may have ended the scheduler, too, as the job finished: then only its store tells."""
+        if await self._has_finished():
+            return _FINISHED
+        completion = self._context.completion
+        is_here = any(keeper.placed.kind is ProcessKind.SCHEDULER for keeper in self._keepers)
+        stored = completion.read_stored(is_here=is_here) if completion is not None else None
+        if stored:
+            return _FINISHED_BY_STORE
+        return saved if is_known or stored is not None else f"{saved}{_NOT_KNOWN}"
 
     async def _has_finished(self) -> bool:
         """Has the job finished? Also while its processes were asked to end: nobody waits for their keepers then."""

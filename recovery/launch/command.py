@@ -20,7 +20,7 @@ from recovery import config, frameworks, log
 from recovery.checkpoint import memory_tier
 from recovery.config import rank_table
 from recovery.config.reader import Reader
-from recovery.core.records import EventKind
+from recovery.core.records import EventKind, JobRecord
 from recovery.errors import RecoveryError, SettingError
 from recovery.launch import (
     background,
@@ -105,7 +105,7 @@ def msrun(
             takeover_after_ms, lambda rank: placement.taker(given, host, program, rank.rank, rank.holder)
         ),
         beginner=beginner,
-        completion=None if simulates else WorkerCompletion(status),
+        completion=None if simulates else WorkerCompletion(status, lambda: _stored_job(environment)),
         kernel_log=KernelLog(),
         stop_grace_s=stop_grace_s,
         saves_at_end=not program.supervised,
@@ -325,6 +325,17 @@ def _clear_memory(environment: Mapping[str, str], *, job_is_over: bool) -> None:
     path = environment.get("MS_RECOVERY_PATH", "")
     ended = Path(path).absolute() if job_is_over and path else None
     memory_tier.clear_up(config.memory_base(environment), ended=ended)
+
+
+def _stored_job(environment: Mapping[str, str]) -> JobRecord | None:
+    """What the scheduler's store says of the job; None: it is not here, or cannot be read."""
+    from recovery.store.reader import read_job  # noqa: PLC0415 - as below
+
+    path = environment.get("MS_RECOVERY_PATH")
+    try:
+        return read_job(Path(path)) if path else None
+    except (RecoveryError, OSError):
+        return None
 
 
 def _has_stepped(environment: Mapping[str, str]) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from recovery import clock
 from recovery.core.ids import NodeId
-from recovery.core.records import JobState
+from recovery.core.records import JobRecord, JobState
 from recovery.core.scheduler.state import RUN_FINISHED
 from recovery.launch import console
 from recovery.launch.placement import Placed, ProcessKind
@@ -26,13 +26,16 @@ _PATIENCE_MS = 10_000
 class WorkerCompletion:
     """What one launcher knows of the end of its job."""
 
-    def __init__(self, ask: Callable[[], Awaitable[Any]]) -> None:
+    def __init__(
+        self, ask: Callable[[], Awaitable[Any]], read_job: Callable[[], JobRecord | None] = lambda: None
+    ) -> None:
         """Know nothing yet.
 
         Args:
             ask: gives the scheduler's `/status`, or raises `NoAnswerError`.
+            read_job: gives what the scheduler's store says; None: there is none on this host.
         """
-        self._ask = ask
+        self._ask, self._read_job = ask, read_job
         self.is_finished = False
         """Is it known that the job has finished? By the scheduler, or by a worker of this host that has heard so."""
         self._job = ""
@@ -43,12 +46,29 @@ class WorkerCompletion:
         """The scheduler says whose it is. The first answer stays: a later one may be of the next job at the same address."""
         self._job = self._job or job
 
-    async def refresh(self) -> None:
-        """Ask once whether the job has finished: each worker that could say so may have been killed before it heard that."""
-        if self.is_finished:
-            return
+    async def refresh(self) -> bool:
+        """Ask once whether the job has finished: each worker that could say so may have been killed before it heard that.
+
+        Returns:
+            False: that is not known.
+        """
         with contextlib.suppress(inspection_client.NoAnswerError):
-            self._take(await self._ask())
+            return self.is_finished or self._take(await self._ask()) is not None
+        return False
+
+    def read_stored(self, *, is_here: bool) -> bool | None:
+        """Has the job finished, by the store of its scheduler, which has ended?
+
+        Args:
+            is_here: the scheduler was a process of this launcher. Else the store at its path may be of another job.
+
+        Returns:
+            None: the store is not here.
+        """
+        job = self._read_job()
+        if job is None or not (is_here or job.job == self._job):
+            return None
+        return job.state is JobState.FINISHED
 
     def _take(self, status: dict[str, Any]) -> bool | None:
         """Take from an answer whether the job has finished; None: the scheduler of another job has given it."""

@@ -110,6 +110,26 @@ def test_a_job_that_finishes_while_it_is_stopped_is_said_to_have_finished(
         assert "not saved" not in said
 
 
+def test_a_job_that_has_finished_as_a_second_signal_killed_its_scheduler_is_said_to_have_finished(
+    tmp_path: Path,
+) -> None:
+    """Nobody lives to say so: no worker can note it, and all stay connected, so that the scheduler is still there."""
+    with LaunchedCluster(tmp_path) as cluster:
+        script = tmp_path / SCRIPT
+        script.write_text(script.read_text().replace(_ENDS, f"{_ENDS_LATER}{_UNHEARD}{_LINGERS}"))
+        cluster.start()
+        results = [tmp_path / f"result_{rank}" for rank in range(cluster.workers)]
+        cluster.wait(lambda: all(path.exists() for path in results), "end of the loops")
+        cluster.signal(LAUNCHER, signal.SIGINT)
+        cluster.wait_event(EventKind.DRAIN_ENDED)
+        cluster.go_on()
+        cluster.wait_event(EventKind.JOB_FINISHED)
+        stop(cluster, signal.SIGINT)
+        said = cluster.log(LAUNCHER)
+        assert re.search("the job has finished( meanwhile)?: the same command begins its next run", said)
+        assert "goes on there" not in said
+
+
 @pytest.mark.parametrize("standbys", [0, 1])
 @pytest.mark.parametrize("face", ["run", "init"])
 def test_a_signal_to_all_processes_at_once_loses_no_step(tmp_path: Path, face: str, standbys: int) -> None:

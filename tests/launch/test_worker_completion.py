@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from recovery.core.ids import NodeId
+from recovery.core.ids import Generation, Incarnation, NodeId, RunId
+from recovery.core.records import JobRecord, JobState
 from recovery.core.scheduler.state import RUN_FINISHED
 from recovery.launch import worker_completion
 from recovery.launch.placement import Placed, ProcessKind
@@ -31,6 +32,18 @@ class Scheduler:
 
 def job(state: str, reason: str = "") -> dict[str, Any]:
     return {"state": state, "nodes": [{"node_id": "1", "reason": reason}, {"node_id": "0", "reason": ""}]}
+
+
+def record(job: str, state: JobState) -> JobRecord:
+    return JobRecord(
+        job=job,
+        worker_count=2,
+        server_count=0,
+        run=RunId(1),
+        state=state,
+        generation=Generation(1),
+        scheduler_incarnation=Incarnation(1),
+    )
 
 
 def is_done(known: WorkerCompletion, node_id: str = "1") -> bool:
@@ -102,8 +115,28 @@ def test_a_refresh_is_one_question(answer: Any, finished: bool) -> None:
     scheduler = Scheduler(answer if isinstance(answer, NoAnswerError) else {"job": "this", **answer})
     known = WorkerCompletion(scheduler)
     known.note_job("this")
-    asyncio.run(known.refresh())
+    says_so = not isinstance(answer, NoAnswerError) and answer.get("job", "this") == "this"
+    assert asyncio.run(known.refresh()) == says_so
     assert (known.is_finished, scheduler.asked) == (finished, 1)
     known.is_finished = True
-    asyncio.run(known.refresh())
+    assert asyncio.run(known.refresh())
     assert scheduler.asked == 1, "what is known is asked no more"
+
+
+@pytest.mark.parametrize(
+    ("stored", "is_here", "finished"),
+    [
+        (record("this", JobState.FINISHED), False, True),
+        (record("this", JobState.RUNNING), False, False),
+        # The scheduler of this launcher has written it, whatever its launcher has heard.
+        (record("another", JobState.FINISHED), True, True),
+        (record("another", JobState.FINISHED), False, None),
+        (None, True, None),
+    ],
+)
+def test_the_store_of_a_scheduler_that_has_ended_says_whether_the_job_has_finished(
+    stored: JobRecord | None, is_here: bool, finished: bool | None
+) -> None:
+    known = WorkerCompletion(Scheduler(NoAnswerError("nobody listens")), lambda: stored)
+    known.note_job("this")
+    assert known.read_stored(is_here=is_here) is finished
