@@ -29,7 +29,7 @@ from recovery.training import (
 )
 from recovery.training.early_exit import EarlyExit
 from recovery.training.session import Session
-from recovery.training.stop_signals import ScriptStopSignals
+from recovery.training.stop_signals import ScriptStopSignals, StopSignalReceived
 from recovery.worker.exec_in_place import replace_process
 from recovery.worker.service import WorkerService
 from recovery.worker.training_control import Verdict
@@ -171,10 +171,18 @@ class _Script:
         if error is not None:
             self._on_failure(type(error), error, error.__traceback__, show=False)
             return
-        session, service = self._session, self._service
+        session = self._session
         if session.loop_watch.left is not None:
             self._left(session.loop_watch.left)
             return
+        try:
+            self._finish(session)
+        except KeyboardInterrupt:
+            self._stop(signal.SIGINT)
+
+    def _finish(self, session: Session) -> None:
+        """This rank has done all: wait for the others, and for the last upload."""
+        service = self._service
         if session.loop_watch.in_loop:
             process_end.log_loop_left_early(session.step)
         try:
@@ -189,6 +197,20 @@ class _Script:
             self._replace(session, "")
         session.close()
         last_uploads.await_sent(service, lambda: self._signals.has_held_back)
+
+    def _stop(self, number: signal.Signals) -> None:
+        """Leave in order, as `recovery.run` does. Python would print what was raised in a handler of atexit, and end with 0."""
+        for again in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(again, signal.SIG_IGN)
+        service = self._service
+        if service.is_up:
+            service.post(s.StopAsked(service.new_request(), number.name))
+            service.training_control.verdict()
+        if service.training_control.job_is_over and last_uploads.stopped_before_the_wait(
+            service, StopSignalReceived(number)
+        ):
+            return
+        process_end.leave_at_exit(128 + number, f"STOPPED: stopped by {number.name}")
 
     def _left(self, left: EarlyExit) -> None:
         """The script ended this process in the middle of its loop: this rank is not done."""
