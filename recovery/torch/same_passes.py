@@ -11,16 +11,20 @@ import logging
 from torch import distributed
 
 from recovery.errors import UsageError
+from recovery.torch.collective_errors import is_collective_error
 from recovery.torch.passes import Passes
 
 _logger = logging.getLogger("recovery.torch")
+
+_said: set[int] = set()
+"""Levels of what was said in this process already."""
 
 
 def check(loader: Passes) -> None:
     """Compare the pass that begins with that of the other ranks; costs one question to the world's store.
 
     Args:
-        loader: of this rank. One that does not say how many batches a pass has is not compared.
+        loader: of this rank. One that does not say how many batches a pass has is not compared, and an event says so once.
 
     Raises:
         UsageError: another rank's has more batches, or fewer.
@@ -29,6 +33,8 @@ def check(loader: Passes) -> None:
         return
     length, rank = loader.length, distributed.get_rank()
     if length is None:
+        # Many streams have none; only the user knows whether they are equal.
+        _not_compared(logging.INFO, loader.epoch, "the loader does not say how many batches a pass has")
         return
     first, of_first = _first_to_say(loader.epoch, rank, length)
     if of_first == length:
@@ -49,8 +55,24 @@ def _first_to_say(epoch: int, rank: int, length: int) -> tuple[int, int]:
     try:
         said = store.compare_set(f"recovery/pass/{epoch}", "", own).decode()
     except (RuntimeError, NotImplementedError) as error:
-        # The generation is over, rank 0 has left, or the script's own store cannot do this: nothing depends on the answer.
-        _logger.debug("event=passes_not_compared epoch=%d %s", epoch + 1, error)
+        # Where rank 0 has left, the generation is over, and nothing depends on the answer; else the script's own store cannot do this.
+        is_over = is_collective_error(error)
+        _not_compared(
+            logging.DEBUG if is_over else logging.WARNING, epoch, f"{type(error).__name__}: {error}"
+        )
         said = own
     first, of_first = said.split()
     return int(first), int(of_first)
+
+
+def _not_compared(level: int, epoch: int, reason: str) -> None:
+    if level in _said:
+        return
+    _said.add(level)
+    _logger.log(
+        level,
+        "event=passes_not_compared epoch=%d %s. Give every rank as many batches: behind the shorter pass's end the ranks would wait for each other in a "
+        "collective, until its timeout",
+        epoch + 1,
+        reason,
+    )
