@@ -29,7 +29,7 @@ from recovery.torch import loader_options, own_generators
 from recovery.torch.module_names import forget_compiled
 from recovery.torch.passes import Passes
 from recovery.torch.random_streams import Key, KeyedData, RestOfPass, Streams
-from recovery.torch.sampled_order import SampledOrder
+from recovery.torch.sampled_order import SampledOrder, parts_of
 from recovery.torch.session_interface import SessionInterface
 
 _logger = logging.getLogger("recovery.torch")
@@ -85,7 +85,8 @@ class ResumableLoader(Passes):
         """
         self._iterable = isinstance(dataset, IterableDataset)
         loader_options.check(self._iterable, batch_size, sampler, batch_sampler, options)
-        own_generators.note(dataset, collate_fn, keeps_state=self._iterable or not num_workers)
+        kept = parts_of(batch_sampler if sampler is None else sampler)
+        own_generators.note(dataset, collate_fn, keeps_state=self._iterable or not num_workers, kept=kept)
         super().__init__(batch_size if batch_sampler is None else 1)
         self._dataset = dataset
         self._rank, self._world_size = session.rank, session.world_size

@@ -11,7 +11,7 @@ import logging
 import random  # noqa: TID251 - its class is looked for, nothing is drawn
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -27,18 +27,23 @@ _SHOWN = 3
 _said: set[str] = set()
 
 
-def note(dataset: Any, collate_fn: Any = None, *, keeps_state: bool = False) -> None:
+def note(
+    dataset: Any, collate_fn: Any = None, *, keeps_state: bool = False, kept: Iterable[Any] = ()
+) -> None:
     """Log, once in a process, which generators a data set and its collate function hold.
 
     Args:
         dataset: of a loader.
         collate_fn: likewise; None: torch's own.
         keeps_state: the loader saves and restores the data set's own state, if it has one.
+        kept: what the loader gives again behind a restart besides: its samplers with all that they hold, its generators.
     """
+    # An object of the user's may have the collate function as a method, and hold data set and sampler: the one was looked at, the other is kept.
+    kept = (*kept, dataset)
     for what, root in (("data set", dataset), ("collate function", collate_fn)):
         if root is None or (root is dataset and keeps_state and _has_state(root)):
             continue
-        found = [f"{place} ({kind})" for place, kind in itertools.islice(held_by(root), _SHOWN)]
+        found = [f"{place} ({kind})" for place, kind in itertools.islice(held_by(root, but=kept), _SHOWN)]
         is_function = type(root) in (types.FunctionType, types.MethodType)
         name = root.__qualname__ if is_function else type(root).__name__
         text = f"the {what} {name} keeps a random generator of its own: {', '.join(found)}"
@@ -51,10 +56,10 @@ def note(dataset: Any, collate_fn: Any = None, *, keeps_state: bool = False) -> 
             )
 
 
-def held_by(root: Any) -> Iterator[tuple[str, str]]:
-    """Each generator that can be reached: its place, from the object on, and its type."""
+def held_by(root: Any, *, but: Iterable[Any] = ()) -> Iterator[tuple[str, str]]:
+    """Each generator that can be reached, not by way of `but`: its place, from the object on, and its type."""
     kinds, shared = _kinds(), _shared()
-    left, seen = [("", root, 0)], {id(root)}
+    left, seen = [("", root, 0)], {id(root), *map(id, but)}
     for place, holder, depth in itertools.islice(_growing(left), _LOOKED_AT_MAX):
         for name, value in _inside(holder):
             if id(value) in seen:

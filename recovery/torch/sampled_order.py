@@ -42,7 +42,7 @@ class SampledOrder:
         self._sampler, self._seed, self._world_size = sampler, seed, world_size
         if not hasattr(sampler, "__len__"):
             raise self._without_length()
-        self._parts = list(_parts(sampler))
+        self._parts = list(parts_of(sampler))
         shares = [
             (part.rank, part.num_replicas)
             for part in self._parts
@@ -143,16 +143,29 @@ class SampledOrder:
 
 def is_fixed(sampler: Any) -> bool:
     """Does it give the same order whenever it is asked, as far as its first indices tell, whatever the generators are?"""
-    parts = list(_parts(sampler))
+    parts = list(parts_of(sampler))
     first, again = (_drawn(sampler, parts, seed, 0, _LOOKED_AT) for seed in (0, 1))
     return first == again
 
 
 def generators_of(*objects: Any) -> list[torch.Generator]:
     """Which they have, and the samplers inside them, each once."""
-    inside = [vars(part).values() for one in objects for part in _parts(one) if hasattr(part, "__dict__")]
+    inside = [vars(part).values() for one in objects for part in parts_of(one) if hasattr(part, "__dict__")]
     found = {id(value): value for values in inside for value in values if isinstance(value, torch.Generator)}
     return list(found.values())
+
+
+def parts_of(sampler: Any) -> Iterator[Any]:
+    """It, and the samplers inside it, each once."""
+    left, seen = [sampler], set[int]()
+    while left:
+        part = left.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        yield part
+        inside = getattr(part, "__dict__", {})
+        left += [value for name, value in inside.items() if isinstance(value, Sampler) or name in _INSIDE]
 
 
 def _tell(parts: list[Any], epoch: int) -> None:
@@ -179,19 +192,6 @@ def _seeded(parts: list[Any], seed: int, epoch: int) -> Iterator[None]:
         finally:
             for generator, state in zip(generators, before, strict=True):
                 generator.set_state(state)
-
-
-def _parts(sampler: Any) -> Iterator[Any]:
-    """It, and the samplers inside it, each once."""
-    left, seen = [sampler], set[int]()
-    while left:
-        part = left.pop()
-        if id(part) in seen:
-            continue
-        seen.add(id(part))
-        yield part
-        inside = getattr(part, "__dict__", {})
-        left += [value for name, value in inside.items() if isinstance(value, Sampler) or name in _INSIDE]
 
 
 def _plain(given: Any) -> Any:

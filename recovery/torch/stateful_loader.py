@@ -20,7 +20,7 @@ from recovery.errors import CheckpointStateError, UsageError
 from recovery.torch import fingerprint, own_generators, restored
 from recovery.torch.module_names import forget_compiled
 from recovery.torch.passes import Passes
-from recovery.torch.sampled_order import generators_of, is_fixed
+from recovery.torch.sampled_order import generators_of, is_fixed, parts_of
 from recovery.training.current import current_session
 
 _logger = logging.getLogger("recovery.torch")
@@ -56,7 +56,8 @@ class StatefulLoader(Passes):
         if isinstance(loader, DataLoader):
             _check_order(loader)
             self._generators = generators_of(loader)
-            own_generators.note(loader.dataset, loader.collate_fn, keeps_state=True)
+            kept = [*parts_of(loader), *self._generators]
+            own_generators.note(loader.dataset, loader.collate_fn, keeps_state=True, kept=kept)
         self._loader = loader
         self._saved_generators: list[torch.Tensor] | None = None
         self._goes_on = False

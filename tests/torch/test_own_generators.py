@@ -7,12 +7,13 @@ import logging
 import random
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy
 import pytest
 import torch
-from torch.utils.data import Dataset, IterableDataset, Subset
+from torch.utils.data import BatchSampler, Dataset, IterableDataset, RandomSampler, Sampler, Subset
 from typing_extensions import override
 
 from recovery.torch import ResumableLoader, own_generators
@@ -101,6 +102,15 @@ def said(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> C
     ]
 
 
+@contextmanager
+def torchdatas_loaders() -> Iterator[Any]:
+    kind = needs_package("torchdata.stateful_dataloader").StatefulDataLoader
+    with warnings.catch_warnings():
+        # torchdata 0.11 calls torch.set_vital, which torch 2.13 has deprecated.
+        warnings.simplefilter("ignore")
+        yield kind
+
+
 def inside_itself() -> list[Any]:
     found: list[Any] = [1]
     found.append(found)
@@ -161,6 +171,68 @@ def test_a_collate_functions_own_is_told(said: Callable[[], list[str]]) -> None:
     assert "the collate function collate.<locals>.noisy keeps a random generator of its own: .rng" in text
 
 
+class Owner:
+    """Has a loader's data set, sampler and collate function, as a data module has."""
+
+    def __init__(self, dataset: Any, sampler: Any, **held: Any) -> None:
+        self.dataset, self.sampler = dataset, sampler
+        self.__dict__.update(held)
+
+    def collate(self, batch: list[Any]) -> Any:
+        return torch.tensor(batch)
+
+
+class Drawn(Sampler[int]):
+    """Draws, and has a state."""
+
+    def __init__(self, rng: Any) -> None:
+        self.rng = rng
+
+    def __len__(self) -> int:
+        return SIZE
+
+    @override
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(SIZE))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        return
+
+
+def test_what_the_collate_functions_owner_has_besides_of_the_loader_is_not_told(
+    said: Callable[[], list[str]],
+) -> None:
+    generator = torch.Generator()
+    owner = Owner(Rows(), RandomSampler(range(SIZE), generator=generator))
+    resumable(owner.dataset, sampler=owner.sampler, collate_fn=owner.collate)
+    batches = BatchSampler(owner.sampler, 5, drop_last=False)
+    ResumableLoader(owner.dataset, batch_sampler=batches, collate_fn=owner.collate, session=FakeSession())
+    positioned = Owner(Positioned(random.Random(1)), None)
+    resumable(positioned.dataset, collate_fn=positioned.collate)
+    with torchdatas_loaders() as kind:
+        # Its own generator is saved, wherever else it is held.
+        owner = Owner(Rows(), None, generator=generator)
+        StatefulLoader(kind(owner.dataset, shuffle=True, generator=generator, collate_fn=owner.collate))
+        owner = Owner(Rows(), Drawn(random.Random(1)))
+        StatefulLoader(kind(owner.dataset, sampler=owner.sampler, collate_fn=owner.collate))
+
+    assert said() == []
+
+
+def test_what_else_the_collate_functions_owner_has_is_told_and_its_data_sets_only_once(
+    said: Callable[[], list[str]],
+) -> None:
+    noisy = Owner(Noisy(), RandomSampler(range(SIZE), generator=torch.Generator()), noise=random.Random(2))
+    resumable(noisy.dataset, sampler=noisy.sampler, collate_fn=noisy.collate)
+
+    of_data, of_collate = said()
+    assert "the data set Noisy keeps a random generator of its own: .rng (random.Random). " in of_data
+    assert "Owner.collate keeps a random generator of its own: .noise (random.Random). " in of_collate
+
+
 def test_of_the_programs_own_generators_and_of_a_state_that_is_saved_nothing_is_said(
     said: Callable[[], list[str]],
 ) -> None:
@@ -181,10 +253,7 @@ def test_no_code_of_what_holds_it_is_run() -> None:
 
 
 def test_torchdatas_loader_is_looked_at_too(said: Callable[[], list[str]]) -> None:
-    kind = needs_package("torchdata.stateful_dataloader").StatefulDataLoader
-    with warnings.catch_warnings():
-        # torchdata 0.11 calls torch.set_vital, which torch 2.13 has deprecated.
-        warnings.simplefilter("ignore")
+    with torchdatas_loaders() as kind:
         StatefulLoader(kind(Noisy(), num_workers=2))
         StatefulLoader(kind(Positioned(random.Random(1))))
 
