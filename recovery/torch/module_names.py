@@ -59,56 +59,69 @@ def as_named_by(item: Any, state: Any) -> Any:
     ):
         return state
     names = {plain(name): name for name in item.state_dict()}
-    return _with_names(state, {key: names.get(key, key) for key in state})
+    there = {key: names.get(key, key) for key in state}
+    return _with_names(state, there) if len(set(there.values())) == len(there) else state
 
 
 def of_file(payload: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A payload with plain names throughout, whichever release wrote it."""
-    parts = {name: [_renamed(state) for state in states] for name, states in payload["parts"].items()}
-    if all(
-        state is other
-        for name in parts
-        for state, other in zip(parts[name], payload["parts"][name], strict=True)
-    ):
+    """A payload with plain names throughout, whichever release wrote it: gradients and shards are called as the state that they belong to."""
+    names = {
+        (part, number): of_state
+        for part, states in payload["parts"].items()
+        for number, state in enumerate(states)
+        if (of_state := _plain_keys(state))
+    }
+    if not names:
         return payload
+    parts = {
+        part: [_with_names(state, names.get((part, number), {})) for number, state in enumerate(states)]
+        for part, states in payload["parts"].items()
+    }
     renamed = {**payload, "parts": parts}
     if "gradients" in payload:
-        renamed["gradients"] = _renamed_gradients(payload["gradients"])
+        renamed["gradients"] = {
+            _of_gradient(key, names): gradient for key, gradient in payload["gradients"].items()
+        }
     if payloads.SHARDS in payload:
         shards = payload[payloads.SHARDS]
-        tensors = [{**entry, "at": _plain_place(entry["at"])} for entry in shards["tensors"]]
+        tensors = [{**entry, "at": _place(entry["at"], names)} for entry in shards["tensors"]]
         renamed[payloads.SHARDS] = {**shards, "tensors": tensors}
     return renamed
 
 
-def _renamed_gradients(gradients: Mapping[tuple[str, int, str], Any]) -> dict[tuple[str, int, str], Any]:
-    of: dict[tuple[str, int], list[str]] = {}
-    for part, number, name in gradients:
-        of.setdefault((part, number), []).append(name)
-    names = {item: plain_names(its_own) for item, its_own in of.items()}
-    return {
-        (part, number, names[part, number][name]): gradient
-        for (part, number, name), gradient in gradients.items()
-    }
+_Names = Mapping[tuple[str, int], Mapping[Any, Any]]
+"""Of each state whose entries are renamed: by part and number in it."""
 
 
-def _plain_place(at: Iterable[Any]) -> tuple[Any, ...]:
+def _of_gradient(key: tuple[str, int, str], names: _Names) -> tuple[str, int, str]:
+    part, number, name = key
+    return part, number, names.get((part, number), {}).get(name, name)
+
+
+def _place(at: tuple[Any, ...], names: _Names) -> tuple[Any, ...]:
     """Of a shard map's entry: a gradient's place has its whole key as one step."""
-    return tuple(
-        plain(step) if isinstance(step, str) else _plain_place(step) if isinstance(step, tuple) else step
-        for step in at
-    )
+    if at[0] != "parts":
+        return (at[0], _of_gradient(at[1], names), *at[2:])
+    _, part, number, *inside = at
+    if not inside:
+        return at
+    return ("parts", part, number, names.get((part, number), {}).get(inside[0], inside[0]), *inside[1:])
 
 
 def _renamed(state: Any) -> Any:
+    return _with_names(state, _plain_keys(state))
+
+
+def _plain_keys(state: Any) -> dict[Any, Any]:
+    """Each of its keys, plain; empty: they stay as they are, since all are plain, or the author has an entry of such a name himself."""
     if not isinstance(state, dict) or not any(isinstance(key, str) and _WRAPPED in key for key in state):
-        return state
-    return _with_names(state, {key: plain(key) if isinstance(key, str) else key for key in state})
+        return {}
+    names = {key: plain(key) if isinstance(key, str) else key for key in state}
+    return names if len(set(names.values())) == len(names) else {}
 
 
 def _with_names(state: Any, names: Mapping[Any, Any]) -> Any:
-    if len(set(names.values())) != len(names):
-        # The author has an entry of that name himself.
+    if not names:
         return state
     renamed = copy.copy(state)
     renamed.clear()
