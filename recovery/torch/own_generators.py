@@ -66,7 +66,7 @@ def held_by(root: Any, *, but: Iterable[Any] = ()) -> Iterator[tuple[str, str]]:
                 continue
             seen.add(id(value))
             if issubclass(type(value), kinds):
-                if id(value) not in shared:
+                if id(value) not in shared and not _draws_from_copies(holder):
                     yield place + name, f"{type(value).__module__}.{type(value).__qualname__}"
             elif depth + 1 < _DEEP:
                 left.append((place + name, value, depth + 1))
@@ -92,6 +92,11 @@ def _shared() -> set[int]:
     of_numpy = getattr(getattr(numpy, "mtrand", None), "_rand", None)
     of_python = getattr(random.random, "__self__", None)
     return {id(one) for one in (of_python, torch.default_generator, of_numpy)}
+
+
+def _draws_from_copies(holder: Any) -> bool:
+    """Hugging Face's data sets copy the generator of their `shuffle` in each pass (datasets 5.2): what they draw follows from its seed."""
+    return type(holder).__module__.partition(".")[0] == "datasets"
 
 
 def _has_state(dataset: Any) -> bool:

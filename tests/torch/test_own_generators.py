@@ -244,6 +244,17 @@ def test_of_the_programs_own_generators_and_of_a_state_that_is_saved_nothing_is_
     assert said() == []
 
 
+def test_data_set_that_copies_its_generator_in_each_pass_is_not_told() -> None:
+    datasets = pytest.importorskip("datasets")
+    examples = datasets.iterable_dataset.ExamplesIterable(
+        lambda: ((row, {"x": row}) for row in range(50)), {}
+    )
+    shuffled = datasets.IterableDataset(examples).shuffle(seed=1, buffer_size=10)
+
+    assert list(shuffled) == list(shuffled) != list(datasets.IterableDataset(examples))
+    assert list(own_generators.held_by(shuffled)) == []
+
+
 def test_no_code_of_what_holds_it_is_run() -> None:
     holder = Closed()
     object.__setattr__(holder, "rng", random.Random(1))
