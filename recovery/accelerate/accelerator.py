@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ import recovery.torch as rt
 from recovery.accelerate import random_position
 from recovery.accelerate.random_position import DrawWatch, Generators, Saved
 from recovery.errors import UsageError
-from recovery.torch import devices
+from recovery.torch import devices, own_generators, same_passes
 from recovery.torch.random_state import restore_random_state
 from recovery.torch.session_interface import SessionInterface
 from recovery.training.current import current_session
@@ -54,7 +55,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # not installe
         super().__init__(*arguments, **options)
         session = current_session()
         self._progress = None if session is None else LoopProgress(session)
-        self._plain_step = 0
+        self._plain_step, self._joins = 0, False
         if session is None:
             return
         check_devices(session, self.device)
@@ -115,7 +116,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # not installe
 
         Raises:
             GenerationInterrupted: the generation is over.
-            UsageError: called outside `epochs`, or twice in one epoch.
+            UsageError: called outside `epochs`, or twice in one epoch, or with a loader that has another number of batches than on another rank.
         """
         progress = self._progress
         if progress is None:
@@ -124,6 +125,9 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # not installe
                 yield self._plain_step, batch
             return
         skipped = progress.begin_steps(loader)
+        own_generators.note_of(loader)
+        if not skipped and not self._joins:
+            same_passes.check(same_passes.length_of(loader), epoch=progress.epoch)
         if hasattr(loader, "set_epoch"):
             loader.set_epoch(progress.epoch)
         batches = iter(self.skip_first_batches(loader, skipped) if skipped else loader)
@@ -139,6 +143,17 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # not installe
             yield progress.step + 1, batch
             progress.applied()
         progress.end_steps()
+
+    @override
+    @contextlib.contextmanager
+    def join_uneven_inputs(self, *arguments: Any, **options: Any) -> Iterator[None]:
+        """As Accelerate's: torch's Join answers for a rank whose pass has ended, so passes that begin inside may be unequal."""
+        self._joins = True
+        try:
+            with super().join_uneven_inputs(*arguments, **options):
+                yield
+        finally:
+            self._joins = False
 
     @override
     def save_state(

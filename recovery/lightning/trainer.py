@@ -22,7 +22,7 @@ from recovery.errors import UsageError
 from recovery.lightning import logger_files, written_files
 from recovery.lightning.fit_state import FitState
 from recovery.lightning.watched_loader import WatchedLoader
-from recovery.torch import devices, init_process_group
+from recovery.torch import devices, init_process_group, own_generators, same_passes
 from recovery.training.callbacks import ModelCheckpoint
 from recovery.training.checkpoint_config import CheckpointConfig
 from recovery.training.current import current_session
@@ -212,6 +212,7 @@ class Trainer(PlainTrainer):  # type: ignore[misc]  # Lightning is not there whe
         loader = type(self.strategy).process_dataloader(self.strategy, loader)
         if not self.training or self._state is None:
             return loader
+        own_generators.note_of(loader)
         places = self._state.saved.get("loaders", [])
         loaders = self.fit_loop._combined_loader  # noqa: SLF001 - nothing public tells
         if loaders is not None and len(self._watched) == len(loaders.flattened):
@@ -312,6 +313,12 @@ class Steps(Callback):  # type: ignore[misc]  # Lightning is not there where typ
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         trainer.loaded()
         self._session.total_steps = _batches_in_all(trainer)
+
+    @override
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        length = trainer.num_training_batches
+        # Lightning skips this hook where a pass goes on.
+        same_passes.check(None if math.isinf(length) else int(length), epoch=trainer.current_epoch)
 
     @override
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:

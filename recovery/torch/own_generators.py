@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from recovery.torch.sampled_order import parts_of
+
 _logger = logging.getLogger("recovery.torch")
 
 _DEEP = 6
@@ -54,6 +56,22 @@ def note(
                 "numbers. Seed it for each item, from the item's index, or draw from torch's, numpy's or Python's own generators",
                 text,
             )
+
+
+def note_of(loader: Any, *, keeps_state: bool = False) -> None:
+    """The same of a loader that says what it is made of, as torch's does. Its order is had again, however it is drawn.
+
+    Args:
+        loader: iterable; one without a data set is not looked at.
+        keeps_state: as above.
+    """
+    order = [getattr(loader, name, None) for name in ("sampler", "batch_sampler")]
+    parts = [loader, *(part for one in order if one is not None for part in parts_of(one))]
+    generators = [
+        getattr(part, name, None) for part in parts for name in ("generator", "synchronized_generator")
+    ]
+    dataset, collate_fn = getattr(loader, "dataset", None), getattr(loader, "collate_fn", None)
+    note(dataset, collate_fn, keeps_state=keeps_state, kept=[*parts, *generators])
 
 
 def held_by(root: Any, *, but: Iterable[Any] = ()) -> Iterator[tuple[str, str]]:

@@ -7,12 +7,13 @@ anybody, and the last one finds out what there is to find: it has not trained a 
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from torch import distributed
+from torch.utils.data import IterableDataset
 
 from recovery.errors import UsageError
 from recovery.torch.collective_errors import is_collective_error
-from recovery.torch.passes import Passes
 
 _logger = logging.getLogger("recovery.torch")
 
@@ -20,32 +21,43 @@ _said: set[int] = set()
 """Levels of what was said in this process already."""
 
 
-def check(loader: Passes) -> None:
+def check(length: int | None, *, epoch: int) -> None:
     """Compare the pass that begins with that of the other ranks; costs one question to the world's store.
 
     Args:
-        loader: of this rank. One that does not say how many batches a pass has is not compared, and an event says so once.
+        length: batches that this rank's loader gives in it. None: it does not say, which is not compared, and an event says so once.
+        epoch: passes that are finished.
 
     Raises:
         UsageError: another rank's has more batches, or fewer.
     """
     if not distributed.is_initialized() or distributed.get_world_size() == 1:
         return
-    length, rank = loader.length, distributed.get_rank()
     if length is None:
         # Many streams have none; only the user knows whether they are equal.
-        _not_compared(logging.INFO, loader.epoch, "the loader does not say how many batches a pass has")
+        _not_compared(logging.INFO, epoch, "the loader does not say how many batches a pass has")
         return
-    first, of_first = _first_to_say(loader.epoch, rank, length)
+    rank = distributed.get_rank()
+    first, of_first = _first_to_say(epoch, rank, length)
     if of_first == length:
         return
     raise UsageError(
         field="loader",
-        reason=f"pass {loader.epoch + 1} has {length} batches on rank {rank} and {of_first} on rank {first}: behind the shorter one's end the ranks"
+        reason=f"pass {epoch + 1} has {length} batches on rank {rank} and {of_first} on rank {first}: behind the shorter one's end the ranks"
         " would wait for each other in a collective, until its timeout",
         next_step="Give every rank as many: share the samples by ResumableLoader or DistributedSampler, which pad the shares or, with drop_last=True,"
         " cut them to one length, and give all ranks one batch_size.",
     )
+
+
+def length_of(loader: Any) -> int | None:
+    """Batches of a pass of it; None: it does not say, or torch guesses, as of an iterable data set."""
+    if isinstance(getattr(loader, "dataset", None), IterableDataset):
+        return None
+    try:
+        return len(loader)
+    except Exception:  # noqa: BLE001 - of the user's; it trains without one
+        return None
 
 
 def _first_to_say(epoch: int, rank: int, length: int) -> tuple[int, int]:

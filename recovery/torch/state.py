@@ -123,7 +123,7 @@ class TrainState:
             UsageError: another rank's has more, or fewer.
         """
         if self._loader is not None and not self._loader.batch:
-            same_passes.check(self._loader)
+            same_passes.check(self._loader.length, epoch=self._loader.epoch)
 
     def begin(self) -> None:
         """Keep everything as it was built: there is no checkpoint to load."""

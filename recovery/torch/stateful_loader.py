@@ -17,10 +17,10 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Se
 from typing_extensions import override
 
 from recovery.errors import CheckpointStateError, UsageError
-from recovery.torch import fingerprint, own_generators, restored
+from recovery.torch import fingerprint, own_generators, restored, same_passes
 from recovery.torch.module_names import forget_compiled
 from recovery.torch.passes import Passes
-from recovery.torch.sampled_order import generators_of, is_fixed, parts_of
+from recovery.torch.sampled_order import generators_of, is_fixed
 from recovery.training.current import current_session
 
 _logger = logging.getLogger("recovery.torch")
@@ -56,8 +56,7 @@ class StatefulLoader(Passes):
         if isinstance(loader, DataLoader):
             _check_order(loader)
             self._generators = generators_of(loader)
-            kept = [*parts_of(loader), *self._generators]
-            own_generators.note(loader.dataset, loader.collate_fn, keeps_state=True, kept=kept)
+            own_generators.note_of(loader, keeps_state=True)
         self._loader = loader
         self._saved_generators: list[torch.Tensor] | None = None
         self._goes_on = False
@@ -87,8 +86,7 @@ class StatefulLoader(Passes):
     @override
     def length(self) -> int | None:
         """None also where torch guesses it, as that of an iterable data set."""
-        of_stream = isinstance(getattr(self._loader, "dataset", None), IterableDataset)
-        return None if of_stream else super().length
+        return same_passes.length_of(self._loader)
 
     # --- the position --------------------------------------------------------------------------------------------------
 

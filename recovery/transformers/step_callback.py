@@ -14,6 +14,7 @@ import recovery.torch as rt
 from recovery.accelerate import random_position
 from recovery.accelerate.random_position import DrawWatch, Generators, Saved
 from recovery.errors import UsageError
+from recovery.torch import own_generators, same_passes
 from recovery.training.session import Session
 
 
@@ -86,6 +87,10 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # not installed where types
             # Within an epoch the Trainer puts back those of the save itself, behind the first fetch.
             self._generators.restore(resumed["begun" if self._updates else "now"])
         self._begun = self._generators.state()
+        loader = others["train_dataloader"]
+        own_generators.note_of(loader)
+        if not self._updates:
+            same_passes.check(same_passes.length_of(loader), epoch=self._epoch)
 
     @override
     def on_substep_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:

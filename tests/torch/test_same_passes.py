@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
@@ -57,15 +58,20 @@ def world_over(store: Store) -> Iterator[None]:
         distributed.destroy_process_group()
 
 
-def of_eight() -> ResumableLoader:
-    return ResumableLoader(TensorDataset(torch.ones(8)), 2, session=FakeSession())
+def check(dataset: Any) -> None:
+    loader = ResumableLoader(dataset, 2, session=FakeSession())
+    same_passes.check(loader.length, epoch=loader.epoch)
+
+
+def of(size: int) -> TensorDataset:
+    return TensorDataset(torch.ones(size))
 
 
 def test_store_that_cannot_compare_is_said_once_with_its_reason(said: Callable[[], list[str]]) -> None:
     # FakeStore is a store of Python's that has nothing of its own.
     with world_over(FakeStore()):
         for _ in range(2):
-            same_passes.check(of_eight())
+            check(of(8))
 
     [text] = said()
     assert text.startswith("WARNING event=passes_not_compared epoch=1 ")
@@ -76,7 +82,7 @@ def test_store_that_cannot_compare_is_said_once_with_its_reason(said: Callable[[
 def test_loader_without_a_length_is_said_once(said: Callable[[], list[str]]) -> None:
     with world_over(HashStore()):
         for _ in range(2):
-            same_passes.check(ResumableLoader(Stream(), 2, session=FakeSession()))
+            check(Stream())
 
     [text] = said()
     assert text.startswith(
@@ -95,10 +101,10 @@ def test_rank_0_that_has_just_left_is_no_news(said: Callable[[], list[str]]) -> 
         assert server.stdout is not None
         store = TCPStore("127.0.0.1", int(server.stdout.readline()), is_master=False, wait_for_workers=False)
         with world_over(store):
-            same_passes.check(of_eight())
+            check(of(8))
             server.kill()
             server.wait()
-            same_passes.check(of_eight())
+            check(of(8))
 
     [text] = said()
     assert text.startswith("DEBUG event=passes_not_compared epoch=1 DistNetworkError")
@@ -108,9 +114,9 @@ def test_in_a_store_that_can_compare_nothing_is_said_and_what_differs_is_refused
     said: Callable[[], list[str]],
 ) -> None:
     with world_over(HashStore()):
-        same_passes.check(of_eight())
-        same_passes.check(of_eight())
+        check(of(8))
+        check(of(8))
         with pytest.raises(UsageError, match="has 2 batches on rank 0 and 4 on rank 0"):
-            same_passes.check(ResumableLoader(TensorDataset(torch.ones(4)), 2, session=FakeSession()))
+            check(of(4))
 
     assert said() == []
