@@ -63,13 +63,18 @@ def as_named_by(item: Any, state: Any) -> Any:
     return _with_names(state, there) if len(set(there.values())) == len(there) else state
 
 
-def of_file(payload: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A payload with plain names throughout, whichever release wrote it: gradients and shards are called as the state that they belong to."""
+def of_file(payload: Mapping[str, Any], objects: Mapping[str, list[Any]] | None = None) -> Mapping[str, Any]:
+    """A payload with plain names throughout, whichever release wrote it: gradients and shards are called as the state that they belong to.
+
+    Args:
+        payload: of a file.
+        objects: that it will be loaded into, by part: what is no module keeps the names that it gave. None: nobody knows them.
+    """
     names = {
         (part, number): of_state
         for part, states in payload["parts"].items()
         for number, state in enumerate(states)
-        if (of_state := _plain_keys(state))
+        if _may_be_module(objects, part, number) and (of_state := _plain_keys(state))
     }
     if not names:
         return payload
@@ -87,6 +92,11 @@ def of_file(payload: Mapping[str, Any]) -> Mapping[str, Any]:
         tensors = [{**entry, "at": _place(entry["at"], names)} for entry in shards["tensors"]]
         renamed[payloads.SHARDS] = {**shards, "tensors": tensors}
     return renamed
+
+
+def _may_be_module(objects: Mapping[str, list[Any]] | None, part: str, number: int) -> bool:
+    known = [] if objects is None else objects.get(part, [])[number : number + 1]
+    return not known or isinstance(known[0], torch.nn.Module)
 
 
 _Names = Mapping[tuple[str, int], Mapping[Any, Any]]

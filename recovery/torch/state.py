@@ -212,7 +212,7 @@ class TrainState:
             raise restored.unfit(str(path), "is no training state of this release")
         self._check_parts(payload["parts"])
         parts = self._bare_parts()
-        payload = mapped_file.own(module_names.of_file(payload), parts)
+        payload = mapped_file.own(module_names.of_file(payload, parts), parts)
         payload = spread.put_back(payload, parts)
         for name, items in parts.items():
             restored.load(name, items, payload["parts"][name])

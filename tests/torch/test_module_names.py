@@ -118,6 +118,32 @@ def test_name_that_the_author_gave_himself_is_kept() -> None:
     assert list(TrainState(model=Odd()).live_parts().parameters) == [f"model[0].{name}" for name in names]
 
 
+class Averages:
+    """Of a model's parameters, under the names that it has for them."""
+
+    def __init__(self, net: Any) -> None:
+        self.by_name = {name: one.detach() * 0 for name, one in net.named_parameters()}
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self.by_name)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.by_name = dict(state)
+
+
+def test_object_that_is_no_module_is_given_the_names_that_it_gave(tmp_path: Path) -> None:
+    net, _ = _made("inner")
+    averages = Averages(net)
+    (tmp_path / "state").write_bytes(_written(TrainState(model=net, averages=averages)))
+    fresh, _ = _made("inner", seed=1)
+    found = Averages(fresh)
+
+    TrainState(model=fresh, averages=found).read(tmp_path / "state")
+
+    assert list(found.by_name) == list(averages.by_name)
+    assert list(found.by_name) == [name for name, _ in fresh.named_parameters()]
+
+
 def test_gradients_of_parameters_that_differ_by_that_name_alone_are_all_saved(tmp_path: Path) -> None:
     trained, fresh = Odd(), Odd()
     for value, parameter in enumerate(trained.parameters()):
