@@ -11,6 +11,7 @@ import atexit
 import builtins
 import contextlib
 import ctypes
+import faulthandler
 import fcntl
 import gc
 import importlib
@@ -82,6 +83,8 @@ def _become(request: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(request["env"])
     _open_streams()
+    # Where Python's threads were when C++ aborted the process: a rare end leaves nothing else to read.
+    faulthandler.enable(file=2)
     random.seed()
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()

@@ -106,6 +106,27 @@ def test_it_ends_as_a_cold_one_ends(code: str, status: int, said: str, error: st
     assert (cold.returncode, cold.stdout, cold.stderr) == (status, said, error)
 
 
+ABORTS = """
+import ctypes, resource
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+class End:
+    def __del__(self, libc=ctypes.CDLL(None), made=ctypes.c_ulong()):
+        libc.pthread_create(ctypes.byref(made), None, libc.abort, None)
+        libc.sleep(300)
+
+end = End()
+"""
+
+
+def test_a_process_that_a_thread_of_c_aborts_at_its_end_says_where_the_threads_of_python_were() -> None:
+    ended = run([sys.executable, "-c", ABORTS], env=ENVIRONMENT, timeout=300)
+
+    assert ended.returncode == -signal.SIGABRT
+    threads = r"Thread 0x\w+ \(most recent call first\):\n  File \"<string>\", line \d+ in __del__\n"
+    assert re.match(f"Fatal Python error: Aborted\n\n{threads}", ended.stderr), ended.stderr
+
+
 def test_it_has_its_imports_behind_it_and_draws_its_own_numbers() -> None:
     code = "import sys, random; print('aiohttp' in sys.modules, random.random())"
     first, second = (run([sys.executable, "-c", code], env=ENVIRONMENT, timeout=300).stdout for _ in range(2))
