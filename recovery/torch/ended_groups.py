@@ -10,7 +10,8 @@ Three facts of PyTorch 2.13:
    collectives). So neither the main thread nor the interpreter's end may be what drops the last reference.
 3. A thread of gloo that lets go of a tensor last, behind Python, waits for the GIL in a destructor. Where the interpreter is being finalized
    meanwhile, Python before 3.14 ends the thread there, and C++ answers with `terminate called without an active exception`: a process that
-   has trained and saved all ends with -6 (seen once in some thousand ends, on a busy machine). So the interpreter's end waits for them.
+   has trained and saved all ends with -6 (seen once in some thousand ends, on a busy machine). So the interpreter's end waits for them, and
+   for threads of ours that are in the destructor of a group: they come back to the GIL out of C++ as well.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ _IDLE_LOOKS = 5
 """One look is too few: who waits for the GIL sleeps as well, while another thread of Python has it (5 ms at a time)."""
 _IDLE_LIMIT_MS = 10_000
 """Longer than a busy machine keeps a thread from its turn."""
+_LETTING_GO_S = 2.0
+"""How long the end of the process waits for destructors. One that waits for a collective which never ends does not come back at all."""
 
 
 class EndedGroups:
@@ -42,6 +45,10 @@ class EndedGroups:
         """None yet."""
         self._next_world = threading.Event()
         self._is_exiting = False
+        self._holders: list[threading.Thread] = []
+        """Threads that hold groups of the last world."""
+        self._letting_go: list[threading.Thread] = []
+        """Threads that let go of those of earlier ones, as far as they were still at it when the last world began."""
 
     def watch_exit(self) -> None:
         """Before the interpreter is finalized, wait until no thread of a group has anything to let go of (fact 3)."""
@@ -56,18 +63,25 @@ class EndedGroups:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
             wait_until_idle()
             return
-        threading.Thread(
+        holder = threading.Thread(
             target=_hold, args=(held, self._next_world), name="recovery-ended-groups", daemon=True
-        ).start()
+        )
+        holder.start()
+        self._holders.append(holder)
 
     def let_go(self) -> None:
         """The next world begins: their threads and descriptors go, each group's when its last collective has ended."""
         self._next_world.set()
         self._next_world = threading.Event()
+        self._letting_go = [holder for holder in (*self._letting_go, *self._holders) if holder.is_alive()]
+        self._holders = []
 
     def _on_exit(self) -> None:
         # A script that is its own loop ends its world in an exit handler of its own, which may come behind this one.
         self._is_exiting = True
+        give_up_ms = clock.monotonic_ms() + int(_LETTING_GO_S * 1_000)
+        for holder in self._letting_go:
+            holder.join(max(0, give_up_ms - clock.monotonic_ms()) / 1_000)
         wait_until_idle()
 
 

@@ -10,12 +10,13 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import distributed
-from torch._C._distributed_c10d import HashStore, Store
+from torch._C._distributed_c10d import FileStore, HashStore, Store
 
 from recovery.torch.ended_groups import EndedGroups
 from tests.pace import wait_for
@@ -78,6 +79,21 @@ def test_a_process_ends_in_order(case: str) -> None:
     assert ended.returncode == 0
 
 
+@pytest.mark.cluster
+def test_a_process_ends_in_order_while_a_thread_is_in_the_destructor_of_a_group(tmp_path: Path) -> None:
+    ended, peer = (
+        subprocess.Popen([sys.executable, "-m", __name__, part, str(tmp_path)])
+        for part in ("in_a_destructor", "peer")
+    )
+    try:
+        assert ended.wait(60) == 0
+        assert peer.wait(60) == 0
+    finally:
+        for process in (ended, peer):
+            process.kill()
+            process.wait()
+
+
 class _FinalizedSlowly:
     """The interpreter is being finalized for a while, in which it needs no GIL: as on a busy machine."""
 
@@ -100,6 +116,26 @@ def _end_a_process(case: str) -> None:
         _end_the_collective(other)
 
 
+def _end_in_a_destructor(place: Path) -> None:
+    """End while a thread is in the destructor of a group, whose last collective another process ends as this one is being finalized."""
+    setattr(builtins, "_finalized_slowly", _FinalizedSlowly())  # noqa: B010 - as below
+    group: Any = distributed.ProcessGroupGloo(FileStore(str(place / "store"), 2), 0, 2, timeout=_TIMEOUT)
+    group.allreduce([torch.ones(1)])
+    ended = EndedGroups()
+    ended.watch_exit()
+    ended.keep([group])
+    del group
+    ended.let_go()
+    atexit.register((place / "exits").touch)
+
+
+def _be_the_peer(place: Path) -> None:
+    group: Any = distributed.ProcessGroupGloo(FileStore(str(place / "store"), 2), 1, 2, timeout=_TIMEOUT)
+    wait_for((place / "exits").exists, "the other's end")
+    time.sleep(0.25)
+    group.allreduce([torch.ones(1)]).wait()
+
+
 def _let_go_late(ended: EndedGroups, one: Any, other: Any) -> None:
     _end_the_collective(other)
     ended.keep([one, other])
@@ -115,4 +151,10 @@ def _end_the_collective(other: Any) -> None:
 
 
 if __name__ == "__main__":
-    _end_a_process(sys.argv[1])
+    _, part, *places = sys.argv
+    if part == "peer":
+        _be_the_peer(Path(*places))
+    elif part == "in_a_destructor":
+        _end_in_a_destructor(Path(*places))
+    else:
+        _end_a_process(part)
