@@ -1,7 +1,8 @@
 """The training of the comparison under torchft: one replica group a rank, gloo; a process that is new takes its state from a living one.
 
 Gradients are averaged by its manager without its DistributedDataParallel: that of version 0.2.0 ends the survivors of a failed
-collective by an assertion. Started once per rank, with RANK, WORLD_SIZE and TORCHFT_LIGHTHOUSE; whoever starts it again is its launcher.
+collective by an assertion. Started once per rank, with RANK, WORLD_SIZE, TORCHFT_LIGHTHOUSE and GROUP_TIMEOUT (seconds after which a
+collective is given up); whoever starts it again is its launcher.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def train() -> None:
         sgd.load_state_dict(state["optimizer"])
 
     manager = torchft.Manager(
-        pg=torchft.ProcessGroupGloo(timeout=timedelta(seconds=5)),
+        pg=torchft.ProcessGroupGloo(timeout=timedelta(seconds=float(os.environ["GROUP_TIMEOUT"]))),
         load_state_dict=load,
         state_dict=lambda: {"model": model.state_dict(), "optimizer": sgd.state_dict()},
         min_replica_size=1,

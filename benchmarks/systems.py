@@ -114,11 +114,18 @@ def torchrun(*program: str, of: str = "") -> System:
     return System(f"torchrun{of}, {SWITCH}=1", start, leader="torchrun", environment=((SWITCH, "1"),))
 
 
-def torchft(python: str) -> System:
+def torchft(
+    python: str, name: str = "torchft", *, heartbeat_ms: int = 5_000, group_timeout: float = 5
+) -> System:
     """torchft's lighthouse and one replica group a rank; a dead program is started again at once, without a launcher that looks first.
+
+    A death is noticed when both have passed: the lighthouse's heartbeat timeout and the timeout of the group's collectives.
 
     Args:
         python: an interpreter that has torchft; "" is this one.
+        name: the row's name.
+        heartbeat_ms: the lighthouse's heartbeat timeout in ms; 5,000 is its default.
+        group_timeout: the timeout of the group's collectives in seconds.
     """
     lighthouse = Path(python or sys.executable).with_name("torchft_lighthouse")
     missing = ""
@@ -133,6 +140,7 @@ def torchft(python: str) -> System:
             RANK=str(rank),
             WORLD_SIZE=str(workers),
             TORCHFT_LIGHTHOUSE=f"http://127.0.0.1:{(processes.place / 'lighthouse_port').read_text()}",
+            GROUP_TIMEOUT=str(group_timeout),
         )
 
     def start(processes: Processes, workers: int) -> None:
@@ -140,13 +148,18 @@ def torchft(python: str) -> System:
         (processes.place / "lighthouse_port").write_text(str(port))
         processes.start(
             "lighthouse",
-            ["--min_replicas=1", f"--bind=127.0.0.1:{port}", "--join_timeout_ms=60000"],
+            [
+                "--min_replicas=1",
+                f"--bind=127.0.0.1:{port}",
+                "--join_timeout_ms=60000",
+                f"--heartbeat_timeout_ms={heartbeat_ms}",
+            ],
             python=str(lighthouse),
         )
         for rank in range(workers):
             begin(processes, workers, rank)
 
-    return System("torchft", start, leader="lighthouse", relaunch=begin, missing=missing)
+    return System(name, start, leader="lighthouse", relaunch=begin, missing=missing)
 
 
 def launchers(program: Sequence[str] = ("program_engine.py",)) -> list[System]:
@@ -187,7 +200,8 @@ def trainers() -> list[System]:
 
 def all_systems(torchft_python: str) -> list[System]:
     """In the order of the table."""
-    return [*launchers(), plain_script(), torchrun(), torchft(torchft_python), *trainers()]
+    short = torchft(torchft_python, "torchft, both timeouts short", heartbeat_ms=500, group_timeout=1)
+    return [*launchers(), plain_script(), torchrun(), torchft(torchft_python), short, *trainers()]
 
 
 def chosen(names: Sequence[str], torchft_python: str) -> list[System]:
