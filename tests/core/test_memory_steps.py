@@ -17,6 +17,8 @@ from recovery.core.worker import effects as we
 from tests.core.desk import Desk, Worker, checkpoint, running_workers
 from tests.core.drained import Drained
 from tests.core.driven_worker import DrivenWorker
+from tests.core.survivors import in_memory as state_in_memory
+from tests.core.survivors import ready_with
 from tests.core.test_checkpoint_index import began
 
 MEMORY = "/dev/shm/recovery-memory-1000-abc/run-1-rank"
@@ -251,6 +253,21 @@ def test_a_plan_says_how_long_ago_the_disks_had_their_last_commit(desk: Desk) ->
     desk.at(9_500)
     again.ready(one[1], memory[1])
     assert (first.follow().since_disk_commit_ms, again.follow().since_disk_commit_ms) == (4_500, 4_500)
+
+
+def test_plan_to_memory_says_how_long_ago_the_disks_had_their_last_commit() -> None:
+    desk = Desk(Rules(worker_count=2, live_rollback=True))
+    workers = running_workers(desk)
+    desk.at(5_000)
+    held = [one.save(10) for one in workers]
+    for now, since_ms in ((20_000, 15_000), (40_000, 35_000)):
+        desk.at(now)
+        workers[0].send(m.CollectiveFailed(generation=workers[0].generation, step=12, reason="reset"))
+        state = state_in_memory(12, generation=workers[0].generation)
+        for one, file in zip(workers, held, strict=True):
+            ready_with(one, state, file)
+        plans = [one.follow() for one in workers]
+        assert [(plan.live_rank, plan.since_disk_commit_ms) for plan in plans] == [(0, since_ms)] * 2
 
 
 def test_a_plan_of_a_scheduler_that_was_started_again_does_not_know_it(desk: Desk) -> None:

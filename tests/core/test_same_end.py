@@ -9,6 +9,7 @@ from recovery.core.records import EventKind, GenerationRecord, JobRecord, JobSta
 from recovery.core.rules import Rules
 from recovery.core.scheduler.pending_facts import NETWORK_MS, SAME_ENDS_MAX
 from tests.core.desk import Desk, Worker, running_workers
+from tests.core.survivors import could_not, in_memory, ready_with, took
 
 
 @pytest.fixture
@@ -109,3 +110,101 @@ def test_job_that_was_ended_for_it_goes_on_when_it_is_started_again(desk: Desk) 
 
     assert _job(desk).state is JobState.RUNNING
     assert len(desk.row(GenerationRecord)) == SAME_ENDS_MAX + 1
+
+
+# --- where the plans go to a rank's memory ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def live_desk() -> Desk:
+    return Desk(Rules(worker_count=2, live_rollback=True))
+
+
+def _plans(desk: Desk) -> list[str]:
+    return [event.reason for event in desk.events if event.kind is EventKind.PLAN_MADE]
+
+
+def _break_and_stay(
+    desk: Desk, workers: list[Worker], *held: m.HeldCheckpoint, done: int | None = None
+) -> None:
+    """The data plane breaks behind step 17, and both ranks come back with that step in their memories."""
+    desk.at(desk.now + 20_000)
+    if done is not None:
+        workers[1].done(done)
+    workers[0].send(m.CollectiveFailed(generation=workers[0].generation, step=17, reason="Timed out"))
+    _come_back(desk, workers, *held)
+
+
+def _come_back(desk: Desk, workers: list[Worker], *held: m.HeldCheckpoint) -> None:
+    state = in_memory(17, generation=_job(desk).generation)
+    for one in workers:
+        ready_with(one, state, *held)
+    if _job(desk).state is JobState.RUNNING:
+        for one in workers:
+            one.follow()
+
+
+def test_ranks_of_unequal_length_end_a_job_that_goes_on_from_memory(live_desk: Desk) -> None:
+    workers = running_workers(live_desk)
+    for _ in range(SAME_ENDS_MAX - 1):
+        _break_and_stay(live_desk, workers, done=17)
+        assert workers[0].last(m.Rollback).live_rank == 0
+        for one in workers:
+            took(one)
+    assert _plans(live_desk)[-1] == (
+        "rank 0 holds step 17 in its memory, and gives it to all; "
+        "3 generations in a row, from step 0, have broken at step 17 while rank 1 (step 17) waited behind the end, and no process was lost"
+    )
+
+    _break_and_stay(live_desk, workers, done=17)
+
+    assert _job(live_desk).state is JobState.FAILED
+    assert _job(live_desk).reason.startswith("4 generations in a row, from step 0, have broken at step 17")
+
+
+@pytest.mark.parametrize("breaks_too", [False, True])
+def test_state_that_cannot_be_taken_explains_no_generation_before_it(
+    live_desk: Desk, breaks_too: bool
+) -> None:
+    workers = running_workers(live_desk)
+    held, _ = (one.save(10) for one in workers)
+    for _ in range(NETWORK_MS // 20_000 + 2):
+        _break_and_stay(live_desk, workers, held, done=17)
+        if _job(live_desk).state is JobState.FAILED:
+            break
+        assert workers[0].last(m.Rollback).live_rank == 0
+        if breaks_too:
+            broke = m.CollectiveFailed(generation=workers[0].generation, step=17, reason="reset")
+            workers[0].send(broke)
+        could_not(workers[1])
+        could_not(workers[0], "its source is gone")
+        assert _job(live_desk).reason.startswith("worker_1 has not taken the state of step 17")
+        _come_back(live_desk, workers, held)
+        assert workers[0].last(m.Rollback).live_rank is None
+    assert _job(live_desk).state is JobState.FAILED
+    assert "generations in a row, from step 10, have broken at step 17" in _job(live_desk).reason
+
+
+def test_states_that_differ_explain_no_generation_before_them(live_desk: Desk) -> None:
+    workers = running_workers(live_desk)
+    held, _ = (one.save(10) for one in workers)
+    # The first generation of them began at step 0.
+    for _ in range(SAME_ENDS_MAX):
+        _break_and_stay(live_desk, workers, held, done=17)
+        took(workers[0])
+        took(workers[1], "another")
+        _come_back(live_desk, workers, held)
+        assert workers[0].last(m.Rollback).live_rank is None
+    assert _job(live_desk).state is JobState.RUNNING
+    _break_and_stay(live_desk, workers, held, done=17)
+    assert _job(live_desk).state is JobState.FAILED
+
+
+def test_network_that_is_away_ends_no_job_that_goes_on_from_memory(live_desk: Desk) -> None:
+    workers = running_workers(live_desk)
+    begin = live_desk.now
+    while live_desk.now < begin + NETWORK_MS:
+        _break_and_stay(live_desk, workers)
+        assert _job(live_desk).state is JobState.RUNNING
+    _break_and_stay(live_desk, workers)
+    assert _job(live_desk).state is JobState.FAILED

@@ -21,9 +21,21 @@ PLAN = (
         "I14",
         "core/scheduler/generations/change.py",
         "_another_failure",
-        "state.crash_loop = None",
+        "state.crash_loop = failure.crash_loop",
         "",
         ("tests/core/test_same_end.py::test_loss_of_a_process_is_a_cause_and_begins_the_count_again",),
+    ),
+    Bug(
+        "generations that begin in memory belong to no row of those that end alike",
+        "I14",
+        "core/scheduler/pending_facts.py",
+        "crash_loop_after",
+        "is_live or before.plan == plan",
+        "before.plan == plan",
+        (
+            "tests/core/test_same_end.py::test_ranks_of_unequal_length_end_a_job_that_goes_on_from_memory",
+            "tests/core/test_same_end.py::test_state_that_cannot_be_taken_explains_no_generation_before_it",
+        ),
     ),
     Bug(
         "the plan is the maximum instead of the newest common step",

@@ -47,10 +47,15 @@ class CrashLoop(NamedTuple):
         return f"{self.times} generations in a row, from step {self.plan}, have broken at step {self.step}{done}, and no process was lost"
 
 
-def crash_loop_after(before: CrashLoop | None, *, plan: int, step: int, done: str, now_ms: int) -> CrashLoop:
-    """One more generation has ended, which began at `plan` and broke at `step`. `before`: how those before it ended; None: otherwise, or none has."""
+def crash_loop_after(
+    before: CrashLoop | None, *, plan: int, is_live: bool, step: int, done: str, now_ms: int
+) -> CrashLoop:
+    """One more generation has ended, which began at `plan` and broke at `step`. `before`: how those before it ended; None: otherwise, or none has.
+
+    One that began in a rank's memory, `is_live`, went on from where they broke: it belongs to them, and so does the next from their checkpoint.
+    """
     by_program = step > plan or bool(done)
-    if before is None or (before.plan, before.step) != (plan, step):
+    if before is None or before.step != step or not (is_live or before.plan == plan):
         return CrashLoop(plan, step, 1, now_ms, by_program, done)
     return before._replace(times=before.times + 1, by_program=before.by_program and by_program, done=done)
 

@@ -33,7 +33,7 @@ def interrupt(state: SchedulerState, failure: Failure, now_ms: int) -> list[Sche
     """
     reason = failure.reason
     if state.job.state is JobState.INTERRUPTED:
-        return [*_another_failure(state, reason, now_ms), *failure.then]
+        return [*_another_failure(state, failure, now_ms), *failure.then]
     if state.job.state is not JobState.RUNNING:
         return [*failure.then]
     if not state.rules.recovery_enabled:
@@ -61,12 +61,12 @@ def interrupt(state: SchedulerState, failure: Failure, now_ms: int) -> list[Sche
     return [*effects, *wait_for_all_ranks(state, now_ms), *failure.then]
 
 
-def _another_failure(state: SchedulerState, reason: str, now_ms: int) -> list[SchedulerEffect]:
+def _another_failure(state: SchedulerState, failure: Failure, now_ms: int) -> list[SchedulerEffect]:
     """One more failure of an interrupted generation: the wait begins again, the first failure stays the reason."""
     effects = wait_for_all_ranks(state, now_ms)
     if state.crash_loop is not None:
-        state.crash_loop = None
-        effects.append(Persist((state.change_job(JobFact.CAUSE_FOUND, reason=reason),)))
+        state.crash_loop = failure.crash_loop
+        effects.append(Persist((state.change_job(JobFact.CAUSE_FOUND, reason=failure.reason),)))
     return effects
 
 
@@ -89,12 +89,10 @@ def begin_generation(state: SchedulerState, now_ms: int) -> list[SchedulerEffect
         if isinstance(taken_up, Exit):
             return [taken_up]
         records = [*taken_up, *_assign_ranks(state)]
-    target = state.checkpoints.target(
+    of_checkpoints = state.checkpoints.target(
         allow_restart_from_zero=state.rules.allow_restart_from_zero, copied=copying.copies_for_plan(state)
     )
-    of_memory = live.target(state, target)
-    if of_memory is not None:
-        return [_begin(state, of_memory, records)]
+    target = live.target(state, of_checkpoints) or of_checkpoints
     if isinstance(target, rollback.NoCommonStep):
         why = rollback.why_given_up(state.checkpoints.given_up(0))
         reason = (

@@ -78,12 +78,12 @@ def why_there(
     """Why the plan is where it is: also which newer committed steps it gives up, and whose files are the reason."""
     why = rollback.why_given_up(state.checkpoints.given_up(step))
     ends = planned_end.why_training_will_end(state)
+    loop = state.crash_loop
+    repeated = loop.sentence if loop is not None and loop.times > 1 else ""
     if isinstance(target, ToLive):
-        return "; ".join(filter(None, [_given(state, target), why, ends]))
+        return "; ".join(filter(None, [_given(state, target), repeated, why, ends]))
     reasons = [target.reason if isinstance(target, rollback.ToStart) else f"every rank holds step {step}"]
-    if state.crash_loop is not None and state.crash_loop.times > 1:
-        reasons.append(state.crash_loop.sentence)
-    reasons += live.why_not(state)
+    reasons += [repeated, *live.why_not(state)]
     reasons += copies.who_fetches(
         [
             (rank, ", ".join(source.node_id for source in fetch.sources))

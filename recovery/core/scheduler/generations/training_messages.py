@@ -56,7 +56,7 @@ def on_loaded(state: SchedulerState, node: Node, loaded: m.StateLoaded) -> list[
     event = state.node_event(EventKind.STATE_LOADED, node, step=loaded.step, reason=differs, details=details)
     effects: list[SchedulerEffect] = [Persist((event,))]
     if differs:
-        state.facts.fail(differs)
+        state.facts.fail(differs, crash_loop=state.crash_loop)
         return effects
     return [*effects, *live.agreed(state, node, was_known=False)]
 
@@ -86,6 +86,7 @@ def ended_at(state: SchedulerState, step: int, now_ms: int) -> CrashLoop:
     return crash_loop_after(
         state.crash_loop,
         plan=state.generations[-1].step,
+        is_live=bool(state.live.sources),
         step=step,
         done=", ".join(done[:_NAMED_MAX]),
         now_ms=now_ms,
@@ -127,9 +128,14 @@ def on_checkpoint_invalid(
     own = state.checkpoints.file_of(node.record.rank, bad.step)
     if state.live.sources and (own is None or own.path != bad.path):
         why = f"{node.record.node_id} has not taken the state of step {bad.step}: {bad.reason}"
+        answer = state.answer(node, bad.request_id, [event])
+        if bad.step in state.live.refused:
+            # Its generation has ended for that.
+            return [answer]
         state.live.refused.add(bad.step)
         # Behind the end: nothing in a store says that a state is bad. A node that has its answer waits for the end, and does not ask again.
-        state.facts.fail(why, then=(state.answer(node, bad.request_id, [event]),))
+        # That a state was not taken explains nothing of how the generations before it ended, and the next plan may lead there again.
+        state.facts.fail(why, crash_loop=state.crash_loop, then=(answer,))
         return []
     checkpoint = state.checkpoints.reject(node.record.rank, bad.step, bad.reason)
     records: list[Record] = [event]
