@@ -8,7 +8,7 @@ from recovery.core import messages as m
 from recovery.core.ids import NodeId
 from recovery.core.records import JobState
 from recovery.core.rules import Rules
-from tests.core.desk import Desk, Worker, checkpoint, running_workers
+from tests.core.desk import Desk, Worker, begin, checkpoint, running_workers
 from tests.core.standbys import GRACE_MS, answer, job, lose, pass_the_window, slot, standby
 
 # --- while a lost store is built again -------------------------------------------------------------------------------
@@ -115,6 +115,38 @@ def test_id_whose_place_another_ones_successor_holds_is_let_in_for_the_slot_that
     answer(left, 10, of="w2", rank=2)
     first.ready(checkpoint(10, path="w0/10"))
     assert (crossed.follow().rank, left.follow().rank) == (1, 2)
+
+
+@pytest.mark.parametrize("host", ["10.0.0.1", ""])
+def test_process_of_the_host_of_a_vacant_rank_is_let_in_beside_standbys_that_have_declined(host: str) -> None:
+    """Its own rank is another's, and it names nobody: its launcher was started again. Without MS_WORKER_IP its host is where it comes from."""
+    desk = Desk(Rules(worker_count=3, standby_count=2, rejoin_window_ms=0))
+    elsewhere = Worker(desk, "w1", host="b")
+    workers = [Worker(desk, "w0", host=host), elsewhere, Worker(desk, "w2", host=host)]
+    begin(workers)
+    for one in workers:
+        one.save(10)
+    # The ranks of a host follow each other.
+    taker = standby(desk, host="b")
+    lose(desk, workers[0])
+    answer(taker, 10, of="w0", rank=0)
+    assert slot(desk, "s0") == "w0"
+    lose(desk, workers[2])
+    waiting = [
+        standby(desk, "s2", host=host),
+        standby(desk, "s1", host="b"),
+        standby(desk, "s3.2", host="b", replaces="s3"),
+    ]
+
+    again = Worker(desk, "w0", host=host)
+    assert isinstance(again.register(), m.Refused), "who waits on that host may take the rank"
+    for one in waiting:
+        answer(one, of="w2", rank=1)
+    admitted = again.register()
+    assert isinstance(admitted, m.Admitted), admitted
+    assert admitted.standby
+    answer(again, 10, of="w2", rank=1)
+    assert slot(desk, "w0") == "w2"
 
 
 # --- slots of several lost ones --------------------------------------------------------------------------------------

@@ -235,6 +235,26 @@ def test_anybody_on_its_host_takes_the_rank_of_who_is_not_started_again() -> Non
     assert row(desk, "s1").rank == 1
 
 
+def test_anybody_on_its_host_takes_the_rank_whose_place_has_had_several_processes() -> None:
+    desk = Desk(Rules(worker_count=2, standby_count=2))
+    first, second = training(desk, 10, 20)
+    lose(desk, first)
+    lose(desk, second)
+    for name, before in (("worker_1.2", "worker_1"), ("worker_1.3", "worker_1.2")):
+        successor = standby(desk, name, replaces=before)
+        for _ in range(2):
+            if successor.last(m.Offer).rank == 1:
+                answer(successor)
+        answer(successor, 20, 10, of="worker_0", rank=0)
+        assert row(desk, name).rank == 0
+        if name == "worker_1.2":
+            lose(desk, successor)
+    waits = standby(desk, "s1")
+    for _ in range(2):
+        answer(waits, 10)
+    assert row(desk, "s1").rank == 1
+
+
 def test_offer_that_is_not_answered_lapses_and_a_late_answer_leads_to_another_offer() -> None:
     desk = Desk(Rules(worker_count=2, standby_count=2))
     _, second = training(desk, 10)

@@ -123,4 +123,15 @@ SIMULATED = (
         "_is_in_place(state, holder, standby)",
         ("tests/core/test_takeover.py::test_anybody_on_its_host_takes_the_rank_of_who_is_not_started_again",),
     ),
+    Bug(
+        "only the next process of a place is known to have another rank",
+        "I14",
+        "core/scheduler/membership/takeover.py",
+        "_last_resort",
+        "is_in_slot(lost, _place(node))",
+        "False",
+        (
+            "tests/core/test_takeover.py::test_anybody_on_its_host_takes_the_rank_whose_place_has_had_several_processes",
+        ),
+    ),
 )

@@ -31,7 +31,7 @@ STANDBYS = (
         "I14",
         "core/scheduler/membership/slot_choice.py",
         "_comes_first_for_a_rank",
-        "any(other.record.host == host for other in everybody if _is_vacant_of(other))",
+        "bool(vacant)",
         "False",
         (
             f"{_BESIDE}::test_the_only_one_on_the_host_of_a_vacant_rank_is_let_in_beside_standbys_of_other_hosts",

@@ -270,7 +270,7 @@ def _resume(
     node.hangs = False
     if not node.record.host:
         # A rebuilt store does not know under which address it was seen.
-        node.record = msgspec.structs.replace(node.record, host=register.host or received.peer)
+        node.record = msgspec.structs.replace(node.record, host=register.host)
     token = register.token or received.fresh_token
     if token_digest(register.token or "") != node.record.token_digest:
         # A repeat of the admission: a new secret for the same incarnation.
@@ -309,7 +309,7 @@ def _admit(
         state=NodeState.LIVE,
         token_digest=token_digest(received.fresh_token),
         admission_request=register.request_id,
-        host=register.host or received.peer,
+        host=register.host,
         pid=register.pid,
     )
     effects = _close_older_connection(state, node) if node else []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from recovery.core import messages as m
 from recovery.core.effects import Answer, Persist
 from recovery.core.records import JobState, Record
@@ -18,8 +20,9 @@ from recovery.core.scheduler.stimuli import MessageReceived
 def on_register(
     state: SchedulerState, received: MessageReceived, register: m.Register, now_ms: int
 ) -> list[SchedulerEffect]:
-    """A process asks to be a member, or to go on as one."""
+    """A process asks to be a member, or to go on as one. One that does not name its host is of the address that it comes from."""
     connection = received.connection
+    register = msgspec.structs.replace(register, host=register.host or received.peer)
     speaker = state.speaker(connection)
     if speaker is not None and speaker.record.admission_request == register.request_id:
         # It asked again by itself while it was let in: the answer is on its way.

@@ -180,6 +180,7 @@ def _comes_first_for_a_rank(state: SchedulerState, node: Node | None, register: 
     """Is it the successor of a lost holder, and nobody else of its slot waits? Or is it the only one on the host of a vacant rank?
 
     All of them may be taken by standbys that cannot read the files. Only a process that reads what the lost one would may go on without them.
+    Who waits on that host and has declined its ranks does not stand in the way.
     """
     slot, host = slot_of(register.node_id, register.replaces), register.host
     everybody = state.nodes.values()
@@ -188,9 +189,14 @@ def _comes_first_for_a_rank(state: SchedulerState, node: Node | None, register: 
     ]
     if wanted_slot(state, register.node_id, register.replaces) is not None:
         return not any(is_in_slot(other.record.node_id, slot) for other in others)
-    if not register.replaces or any(other.record.host == host for other in others):
-        return False
-    return any(other.record.host == host for other in everybody if _is_vacant_of(other))
+    vacant = {other.slot for other in everybody if _is_vacant_of(other) and other.record.host == host}
+    declined = state.vacancies.declined
+    may_take = (
+        other
+        for other in others
+        if other.record.host == host and not vacant.issubset(declined.get(other.record.node_id, ()))
+    )
+    return bool(vacant) and _comes_for_a_rank(state, node, register) and not any(may_take)
 
 
 def _may_be_gone(state: SchedulerState, node: Node | None, register: m.Register) -> Node | None:

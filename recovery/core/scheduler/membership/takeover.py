@@ -14,7 +14,7 @@ from recovery.core.effects import Answer, Log, Persist
 from recovery.core.ids import NodeId
 from recovery.core.policy import takeover as policy
 from recovery.core.policy.message_share import newest_that_fit
-from recovery.core.policy.ranks import first_id, natural_key
+from recovery.core.policy.ranks import first_id, is_in_slot, natural_key, slot_of
 from recovery.core.policy.takeover import Vacancy
 from recovery.core.records import EventKind, NodeState, Record
 from recovery.core.scheduler import job_end
@@ -131,20 +131,29 @@ def _last_resort(
     """The standby that takes the rank with what it can read, when all have declined.
 
     One that was started in the place of a lost one, on the host of this one: its launcher does not bring the lost id back, and it
-    reads what that one would read. Any there, once the process that was started for this one has another rank. Or one that was started
+    reads what that one would read. Any there, once a process that was started in its place has another rank. Or one that was started
     for this very rank on another host, once other hosts hold an earlier step as a whole: nothing but that step is left where the lost
     host does not come back.
     """
-    has_another = any(node.replaces == holder.record.node_id and node.slot for node in state.nodes.values())
+    lost = holder.record.node_id
+    has_another = any(
+        node.slot and node is not holder and (node.replaces == lost or is_in_slot(lost, _place(node)))
+        for node in state.nodes.values()
+    )
     copied = state.copying.copied_step or state.copying.copied_in_memory
     beside = [
         standby
         for standby in standbys.values()
         if (standby.host == holder.record.host and (has_another or _is_in_place(state, holder, standby)))
-        or (copied and state.nodes[standby.node_id].replaces == holder.record.node_id)
+        or (copied and state.nodes[standby.node_id].replaces == lost)
     ]
     chosen = policy.next_candidate(_wanted(holder), beside, ())
     return None if chosen is None else state.nodes[chosen.node_id]
+
+
+def _place(node: Node) -> str:
+    """The first id of the place in which its process was started."""
+    return slot_of(node.record.node_id, node.replaces)
 
 
 def _is_in_place(state: SchedulerState, holder: Node, standby: policy.Candidate) -> bool:
