@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from recovery.core import messages as m
-from recovery.core.ids import Generation, NodeId, Rank
-from recovery.core.records import EventKind, JobRecord, JobState, NodeRecord, NodeState
+from recovery.core.ids import Generation, Incarnation, NodeId, Rank
+from recovery.core.records import EventKind, IncarnationRecord, JobRecord, JobState, NodeRecord, NodeState
 from recovery.core.rules import Rules
 from recovery.core.scheduler.membership.lost_scheduler_store import REBUILDING
 from tests.core.desk import Desk, Worker, checkpoint, running_workers
@@ -46,6 +46,38 @@ def test_standby_that_held_the_rank_last_has_it_again(standby_first: bool) -> No
     assert second.hears(m.Rollback) == 0
     desk.restart()
     assert desk.machine.state.nodes[NodeId("s0")].slot == "worker_1"
+
+
+def test_numbers_of_incarnations_rise_above_those_of_the_lost_store_without_a_rank_and_for_who_is_gone() -> (
+    None
+):
+    desk = Desk(msgspec.structs.replace(RULES, rejoin_on_proof=True))
+    process = m.ProcessIdentity(boot_id="b", pid_namespace=1, start_ticks=7)
+    first, second, waits = come(desk, "worker_0", "worker_1", "s0")
+    brief = Worker(desk, "s1", standby=True, process=process)
+    brief.register()
+    ready(second, msgspec.structs.replace(BEFORE, incarnation=Incarnation(8)))
+    ready(brief, past(1, 10, generation=2, incarnation=Incarnation(6)))
+    brief.die()
+    ready(first, past(0, 10, 20, generation=5))
+    ready(waits, LATER)
+    desk.at(desk.now + 600)
+
+    assert desk.row(JobRecord)[0].state is JobState.RUNNING
+    numbers = {str(row.node_id): row.incarnation for row in desk.row(NodeRecord)}
+    assert numbers == {"worker_0": 4, "worker_1": 9, "s0": 4, "s1": 7}
+    named = {(str(row.node_id), int(row.incarnation)): row.ended for row in desk.row(IncarnationRecord)}
+    assert named["worker_1", 9] == ""
+    assert named["s1", 7]
+    # What was known of its process is known under the next number.
+    assert desk.watched["s1"].incarnation == 7
+    desk.restart()
+    again = Worker(desk, "worker_1")
+    second.die()
+    desk.at(desk.now + 40_000)
+    admitted = again.register()
+    assert isinstance(admitted, m.Admitted)
+    assert admitted.incarnation == 10
 
 
 def test_standby_that_knows_nothing_is_waited_for_and_changes_nothing() -> None:

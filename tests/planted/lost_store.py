@@ -205,6 +205,28 @@ LOST_STORE = (
         ),
     ),
     Bug(
+        "numbers of incarnations of who is gone fall behind a store that is built again",
+        "I2",
+        "core/policy/rebuild.py",
+        "rebuild",
+        "(*pasts.items(), *gone.items())",
+        "pasts.items()",
+        (
+            f"{STANDBYS}::test_numbers_of_incarnations_rise_above_those_of_the_lost_store_without_a_rank_and_for_who_is_gone",
+        ),
+    ),
+    Bug(
+        "numbers of incarnations without a rank fall behind a store that is built again",
+        "I2",
+        "core/scheduler/membership/lost_scheduler_store.py",
+        "_raise_incarnations",
+        "known + 1",
+        "(known + 1) * state.has_slot(node)",
+        (
+            f"{STANDBYS}::test_numbers_of_incarnations_rise_above_those_of_the_lost_store_without_a_rank_and_for_who_is_gone",
+        ),
+    ),
+    Bug(
         "a repeated answer of a new scheduler is taken for the old one's",
         "I8",
         "core/worker/machine.py",

@@ -45,6 +45,7 @@ class Rebuilt(msgspec.Struct, frozen=True, kw_only=True):
     scheduler_incarnation: Incarnation
     ranks: Mapping[NodeId, Rank]
     incarnations: Mapping[NodeId, Incarnation]
+    """Also of those that have no rank, or are gone."""
     generations: tuple[GenerationRecord, ...]
     checkpoints: tuple[CheckpointRecord, ...]
     guesses: tuple[str, ...]
@@ -156,7 +157,9 @@ def rebuild(
         ),
         scheduler_incarnation=max(past.scheduler_incarnation for past in everybody),
         ranks=known,
-        incarnations={node_id: past.incarnation for node_id, past in pasts.items()},
+        incarnations={
+            node_id: past.incarnation for node_id, past in (*pasts.items(), *gone.items()) if past.job in jobs
+        },
         generations=generations,
         checkpoints=checkpoints,
         guesses=(*guesses, *unsure),

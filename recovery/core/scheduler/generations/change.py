@@ -20,7 +20,7 @@ from recovery.core.scheduler.effects import SchedulerEffect, Send
 from recovery.core.scheduler.generations import live
 from recovery.core.scheduler.generations.plan_messages import missing_files, rollback_for, why_there
 from recovery.core.scheduler.job_states import JobFact
-from recovery.core.scheduler.membership import lost_scheduler_store
+from recovery.core.scheduler.membership import death_proof, lost_scheduler_store
 from recovery.core.scheduler.membership.quorum import wait_for_all_ranks
 from recovery.core.scheduler.pending_facts import Failure
 from recovery.core.scheduler.state import SchedulerState
@@ -81,6 +81,7 @@ def end_training(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
 def begin_generation(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     """Begin the next generation: every rank is live and ready."""
     records: list[Record] = []
+    watches: list[SchedulerEffect] = []
     if state.job.state is JobState.FORMING:
         asking = lost_scheduler_store.still_asking(state, now_ms)
         if asking is not None:
@@ -89,6 +90,7 @@ def begin_generation(state: SchedulerState, now_ms: int) -> list[SchedulerEffect
         if isinstance(taken_up, Exit):
             return [taken_up]
         records = [*taken_up, *_assign_ranks(state)]
+        watches = death_proof.watch_again(state) if taken_up else []
     of_checkpoints = state.checkpoints.target(
         allow_restart_from_zero=state.rules.allow_restart_from_zero, copied=copying.copies_for_plan(state)
     )
@@ -110,7 +112,7 @@ def begin_generation(state: SchedulerState, now_ms: int) -> list[SchedulerEffect
         )
         return job_end.end(state, m.JobOutcome.JOB_FAILED, reason, now_ms, *records)
     state.disk_commits.planned(now_ms, is_first=not state.generations)
-    return [_begin(state, target, records)]
+    return [_begin(state, target, records), *watches]
 
 
 def _assign_ranks(state: SchedulerState) -> list[Record]:

@@ -22,6 +22,12 @@ def watch(state: SchedulerState, node: Node) -> list[SchedulerEffect]:
     return [WatchProcess(record.node_id, record.incarnation, record.pid, node.process)]
 
 
+def watch_again(state: SchedulerState) -> list[SchedulerEffect]:
+    """Have the ends that are watched for reported under the numbers that incarnations have now."""
+    watched = [node for node in state.nodes.values() if node.is_watched]
+    return [effect for node in watched for effect in watch(state, node)]
+
+
 def end_watch(node: Node) -> list[SchedulerEffect]:
     """It was heard again, or what follows from its end has followed."""
     if not node.is_watched:

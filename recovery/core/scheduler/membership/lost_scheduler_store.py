@@ -244,15 +244,9 @@ def take_up(state: SchedulerState) -> Union[list[Record], Exit]:
     _become(state, built)
     rows = _give_slots(state, built, pasts)
     for node in state.workers:
-        past = pasts.get(node.record.node_id)
-        if past is not None:
-            node.record = msgspec.structs.replace(
-                node.record,
-                rank=built.ranks.get(node.record.node_id),
-                incarnation=Incarnation(max(past.incarnation + 1, node.record.incarnation)),
-            )
-            # It is the same process under the next number.
-            rows += death_proof.process_records(node)
+        if node.record.node_id in pasts:
+            node.record = msgspec.structs.replace(node.record, rank=built.ranks.get(node.record.node_id))
+    rows += _raise_incarnations(state, built)
     rows += _take_up_copies(state, pasts)
     event = state.event(
         EventKind.STORE_REBUILT,
@@ -262,6 +256,18 @@ def take_up(state: SchedulerState) -> Union[list[Record], Exit]:
         details=rebuild.report(built, {**gone, **pasts}),
     )
     return [RunRecord(run=built.run), *rows, *built.generations, *built.checkpoints, event]
+
+
+def _raise_incarnations(state: SchedulerState, built: rebuild.Rebuilt) -> list[Record]:
+    """Each process that has said what it knows is the same under the next number: none that the lost store has given is given again."""
+    rows: list[Record] = []
+    for node_id, known in built.incarnations.items():
+        node = state.nodes[node_id]
+        incarnation = Incarnation(max(known + 1, node.record.incarnation))
+        node.record = msgspec.structs.replace(node.record, incarnation=incarnation)
+        ended = "" if node.record.state.is_here else node.record.reason
+        rows += [node.record, state.incarnation_record(node, ended=ended), *death_proof.process_records(node)]
+    return rows
 
 
 def _take_up_copies(state: SchedulerState, pasts: Mapping[NodeId, m.JobHistory]) -> list[Record]:
