@@ -57,8 +57,14 @@ class Database:
                 _check_size(path)
                 if not accept_without_wal and _is_dirty(path):
                     raise StoreError("STORE_WAL_MISSING", path=str(path), wal=companion(path, "-wal").name)
-            self._keeper = read_only(path)
-            self.connection = connect(path, wal=True)
+            self.file_identity = FileIdentity(path)
+        try:
+            with translated(path, reading=True):
+                self._keeper = read_only(path)
+                self.connection = connect(path, wal=True)
+        except BaseException:
+            self.file_identity.forget()
+            raise
         try:
             with translated(path, reading=True):
                 check_file(self.connection, path, owner)
@@ -69,7 +75,7 @@ class Database:
                 self._mark(dirty=True)
                 self.commits.settle()
                 fsync_directory(path.parent)
-                self.file_identity = FileIdentity(path)
+                self.file_identity.add_log()
         except BaseException:
             self.fail()
             self.close()
@@ -106,6 +112,7 @@ class Database:
             self._keeper.close()
         self.connection.close()
         self._keeper.close()
+        self.file_identity.forget()
 
     def _mark(self, *, dirty: bool) -> None:
         with self.connection.begin():

@@ -20,6 +20,7 @@ from sqlalchemy import Connection, NullPool, create_engine, event, select
 
 from recovery.errors import RecoveryPathError, StoreError
 from recovery.store.connections import raw_connection, read_only, translated
+from recovery.store.file_identity import open_here
 from recovery.store.meta import meta_text
 from recovery.store.migrations import REVISIONS, migrate
 from recovery.store.models import METADATA, VERSION
@@ -73,9 +74,16 @@ def compile_statements(question: Callable[[Connection], object]) -> None:
 def _ask(path: Path, question: Callable[[Connection], Answer], accept_without_wal: bool) -> Answer:
     commits = Commits(path)
     with translated(path, reading=True):
-        if not is_there(path):
+        own = open_here(path)
+        if own is not None:
+            own.check()
+        elif not is_there(path):
             raise absent(path)
-        with _opened(path) as stored, _as_of_now(stored, path) as connection, connection.begin():
+        with (
+            _opened(path, is_own=own is not None) as stored,
+            _as_of_now(stored, path) as connection,
+            connection.begin(),
+        ):
             if (
                 not companion(path, "-wal").exists()
                 and not accept_without_wal
@@ -87,13 +95,16 @@ def _ask(path: Path, question: Callable[[Connection], Answer], accept_without_wa
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Connection]:
-    """A connection through which nothing can be written, and which makes no companion of the file."""
+def _opened(path: Path, *, is_own: bool) -> Iterator[Connection]:
+    """A connection through which nothing can be written, and which makes no companion of the file.
+
+    A store that this process has open has both, and is opened in no other way: see file_identity.py.
+    """
     with ExitStack() as stack:
         source, options = path, list[str]()
-        if not companion(path, "-wal").exists():
+        if not is_own and not companion(path, "-wal").exists():
             options = ["immutable=1"]
-        elif not companion(path, "-shm").exists():
+        elif not is_own and not companion(path, "-shm").exists():
             source = _copied(path, Path(stack.enter_context(tempfile.TemporaryDirectory())))
         mark = _source.set((source, options))
         try:

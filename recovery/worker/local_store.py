@@ -302,18 +302,19 @@ class LocalStore:
     def _directories_of(self, recovery_path: Path, node_id: NodeId) -> tuple[DirectoryRecord, ...]:
         """Where a node has saved, as its store says; nothing where that cannot be read from here: the paths of the files say it too."""
         try:
+            if node_id == self._node_id:
+                return self._stored(recovery_path).directories
             return self._slot_notes.records_of(recovery_path, node_id).directories
         except (RecoveryError, OSError) as error:
             _logger.debug("the store of %s says nothing: %s", node_id, error)
             return ()
 
     def _stored(self, recovery_path: Path) -> WorkerRecords:
-        """What earlier incarnations have noted. Reading needs no lock."""
-        if self._store is not None:
-            return self._store.load()
+        """What earlier incarnations have noted. Reading needs no lock of the file, only that nobody here opens it meanwhile to write."""
         from recovery.store.reader import read_worker  # noqa: PLC0415 - see _open
 
-        return read_worker(recovery_path, self._node_id)
+        with self._opening:
+            return read_worker(recovery_path, self._node_id) if self._store is None else self._store.load()
 
     def find_checkpoints(self, job: str, run: RunId, rank: Rank | None, past: JobHistory | None) -> Found:
         """Look into every directory this node has ever saved to. A scan is the truth, rows are only where to look.

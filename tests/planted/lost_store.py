@@ -124,9 +124,9 @@ LOST_STORE = (
         "only the main file is looked at, not its log",
         "I5",
         "store/file_identity.py",
-        "FileIdentity.__init__",
-        'companion(path, "-wal")',
-        "path",
+        "FileIdentity.add_log",
+        'companion(self._path, "-wal")',
+        "self._path",
         (f"{GONE}::test_an_owner_whose_file_was_taken_away_writes_no_more",),
     ),
     Bug(

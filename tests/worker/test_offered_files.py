@@ -13,10 +13,12 @@ from recovery.checkpoint.contribution import Layout
 from recovery.core.ids import Generation, NodeId, Rank, RunId
 from recovery.core.messages import HeldCheckpoint, Offer
 from recovery.core.records import DirectoryRecord
+from recovery.store.paths import worker_path
 from recovery.store.reader import read_worker
 from recovery.worker.checkpoint_search import Found
 from recovery.worker.local_store import LocalStore
 from tests.scheduler.test_rebuild import JOB, generation, job, node, save, worker_store
+from tests.store.test_own_file import others_look
 from tests.transport.wire import run
 
 RANK = Rank(1)
@@ -126,6 +128,9 @@ def test_who_takes_the_rank_over_keeps_where_its_files_lie(tmp_path: Path) -> No
         local_store.keep_directories(RANK)
         assert local_store._writer is not None
         assert local_store._store is not None
+        # It has looked into its own store too, which is open: by the locks that it keeps, others see that.
+        others_look(worker_path(recovery, "standby_0"))
+        local_store._store.check()
         assert local_store._writer.close(60.0)
         local_store._store.close()
 
