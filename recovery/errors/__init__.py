@@ -48,11 +48,13 @@ from recovery.errors.storage import CheckpointManifestError as CheckpointManifes
 from recovery.errors.storage import CheckpointStateError as CheckpointStateError
 from recovery.errors.storage import CheckpointWriteError as CheckpointWriteError
 from recovery.errors.storage import RecoveryPathError as RecoveryPathError
+from recovery.errors.storage import StoreBusyError as StoreBusyError
 from recovery.errors.storage import StoreError as StoreError
 from recovery.errors.storage import StoreFullError as StoreFullError
 from recovery.errors.storage import StoreLockedError as StoreLockedError
 from recovery.errors.storage import StoreLostError as StoreLostError
 from recovery.errors.storage import StoreVersionError as StoreVersionError
+from recovery.errors.storage import StoreWaitError as StoreWaitError
 from recovery.errors.tls import CertificateError as CertificateError
 from recovery.errors.tls import ChannelFileError as ChannelFileError
 from recovery.errors.tls import ChannelSettingError as ChannelSettingError

@@ -67,12 +67,27 @@ class StoreVersionError(StoreError):
     )  # fmt: skip
 
 
-class StoreFullError(StoreError):
-    """No space left for a write. The batch is kept and tried again."""
+class StoreWaitError(StoreError):
+    """Nothing of a write is in the file, and it is tried again until it is."""
+
+    rows: ClassVar[tuple[Row, ...]] = ()
+
+
+class StoreFullError(StoreWaitError):
+    """No space left for a write, or this user's quota is used up. The batch is kept and tried again."""
 
     rows = (
         Row("STORE_FULL", 35, Cause.TEMPORARY,
             "{path}: no space left for a write ({reason}). Training goes on, answers wait; free space on that file system."),
+    )  # fmt: skip
+
+
+class StoreBusyError(StoreWaitError):
+    """Another program (a backup, an SQLite shell) has kept the file locked for seconds. The batch is kept and tried again."""
+
+    rows = (
+        Row("STORE_BUSY", 29, Cause.TEMPORARY,
+            "{path}: another program keeps it locked, {reason} by now. Training goes on, answers wait; end that program, or let it read a copy."),
     )  # fmt: skip
 
 

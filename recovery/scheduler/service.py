@@ -39,8 +39,8 @@ from recovery.errors import (
     RecoveryError,
     Row,
     StoreError,
-    StoreFullError,
     StoreLostError,
+    StoreWaitError,
 )
 from recovery.scheduler.executor import Executor
 from recovery.scheduler.startup import load_machine, open_store, raise_descriptor_limit
@@ -316,8 +316,9 @@ class _Service:
         self._deliver(ConnectionLost(connection, reason))
 
     def _on_store_failure(self, error: StoreError) -> None:
-        if isinstance(error, StoreFullError):
-            _logger.warning("event=store_full %s", error)
+        if isinstance(error, StoreWaitError):
+            # store_full, store_busy
+            _logger.warning("event=%s %s", error.code.lower(), error)
             return
         _logger.error("event=store_failed %s", error)
         self._finish(error)

@@ -14,8 +14,8 @@ from urllib.parse import quote
 from sqlalchemy import Connection, NullPool, create_engine, event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from recovery.errors import RecoveryPathError, StoreError, StoreFullError
-from recovery.store.paths import refused
+from recovery.errors import RecoveryPathError, StoreBusyError, StoreError, StoreFullError
+from recovery.store.paths import refused, why_no_space
 
 BUSY_S = 5.0
 """How long a write waits for another program's lock (a backup tool). Twice that would look like a dead scheduler to a
@@ -23,6 +23,9 @@ worker that waits for an answer (15 s); half would fail a backup of a slow disk.
 
 _FULL = ("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE")
 """No space for rows, or for the index of the -wal. Nothing was half written, so trying again is safe."""
+
+_REFUSED_WRITE = "SQLITE_IOERR_WRITE"
+"""A page was not taken, so what it belongs to is not committed. A quota that is used up is one of the reasons."""
 
 
 def connect(path: Path, *, wal: bool) -> Connection:
@@ -62,10 +65,25 @@ def _harden(raw: sqlite3.Connection, _record: object) -> None:
         harden(raw, str(path))
 
 
+_begins_by: ContextVar[str] = ContextVar("begins_by", default="BEGIN IMMEDIATE")
+
+
 @event.listens_for(_ENGINE, "begin")
 def _begin(connection: Connection) -> None:
     """The driver's own implicit BEGIN comes late and spares DDL; ours covers all, and waits for its lock at once."""
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
+    connection.exec_driver_sql(_begins_by.get())
+
+
+@contextmanager
+def reading(connection: Connection) -> Iterator[Connection]:
+    """A transaction of an owner that only reads: with a write-ahead log it waits for nobody's lock."""
+    mark = _begins_by.set("BEGIN")
+    try:
+        begun = connection.begin()
+    finally:
+        _begins_by.reset(mark)
+    with begun:
+        yield connection
 
 
 def read_only(path: Path, *options: str) -> sqlite3.Connection:
@@ -122,13 +140,19 @@ def translated(path: Path, *, reading: bool) -> Iterator[None]:
     except OSError as error:
         raise refused(path.parent, error) from error
     except (DBAPIError, sqlite3.Error) as error:
-        cause = (error.orig if isinstance(error, DBAPIError) else error) or error
-        name, text = getattr(cause, "sqlite_errorname", ""), str(cause)
-        if name in _FULL or "disk is full" in text:
-            raise StoreFullError(path=str(path), reason=text) from error
-        if reading or "malformed" in text or "not a database" in text:
-            raise StoreError("STORE_CORRUPT", path=str(path), reason=text) from error
-        raise StoreError("STORE_WRITE", path=str(path), reason=text) from error
+        raise _as_ours(path, error, reading=reading) from error
     except SQLAlchemyError as error:
         # The process ends while its writer is in the middle of a transaction.
         raise StoreError("STORE_WRITE", path=str(path), reason=str(error)) from error
+
+
+def _as_ours(path: Path, error: DBAPIError | sqlite3.Error, *, reading: bool) -> StoreError:
+    cause = (error.orig if isinstance(error, DBAPIError) else error) or error
+    name, text = getattr(cause, "sqlite_errorname", ""), str(cause)
+    no_space = why_no_space(path.parent) if name == _REFUSED_WRITE else ""
+    if no_space or name in _FULL or "disk is full" in text:
+        return StoreFullError(path=str(path), reason=no_space or text)
+    if "database is locked" in text:
+        return StoreBusyError(path=str(path), reason=f"for {BUSY_S:g} s")
+    damaged = reading or "malformed" in text or "not a database" in text
+    return StoreError("STORE_CORRUPT" if damaged else "STORE_WRITE", path=str(path), reason=text)

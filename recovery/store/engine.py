@@ -19,7 +19,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection, insert, update
 
-from recovery.errors import StoreError, StoreFullError
+from recovery.errors import StoreError, StoreWaitError
 from recovery.store.connections import connect, harden, raw_connection, read_only, translated
 from recovery.store.file_identity import FileIdentity
 from recovery.store.meta import meta_text
@@ -85,9 +85,9 @@ class Database:
         """Copy the -wal into the main file as far as readers allow, so that it does not grow without end.
 
         Raises:
-            StoreError: an fsync failed. A full disk is no error here: it is tried again later.
+            StoreError: an fsync failed. A full disk, or another program's lock, is no error here: it is tried again later.
         """
-        with suppress(StoreFullError), translated(self.path, reading=False):
+        with suppress(StoreWaitError), translated(self.path, reading=False):
             self._marked = self._fold("PASSIVE")
 
     @property

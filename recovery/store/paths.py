@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import stat
+import tempfile
 from pathlib import Path
 
 from recovery.core.message_fields import NODE_ID_PATTERN
@@ -18,15 +19,19 @@ RESET = "reset-"
 """How the name begins of a directory in which a person has archived a job."""
 
 _MAGIC = b"SQLite format 3\0"
+_TRIAL_BYTES = 1 << 20
+"""As much as a store writes before it folds its log: a smaller one could still fit where a batch does not."""
 _HEADER_BYTES = 100
 _APPLICATION_ID_AT = 68
 
+_FREE_SPACE = "Free space on that file system."
 _NEXT_STEPS = {
     errno.ENAMETOOLONG: "Choose a shorter path.",
     errno.EEXIST: "Choose a path whose parents are directories.",
     errno.ENOTDIR: "Choose a path whose parents are directories.",
     errno.EROFS: "Choose a directory on a file system that can be written.",
-    errno.ENOSPC: "Free space on that file system.",
+    errno.ENOSPC: _FREE_SPACE,
+    errno.EDQUOT: f"{_FREE_SPACE[:-1]}, or have this user's quota raised.",
 }
 
 
@@ -90,6 +95,16 @@ def refused(path: Path, error: OSError) -> RecoveryPathError:
     fallback = "Give this user the right to write there, or choose another directory."
     next_step = _NEXT_STEPS.get(error.errno or 0, fallback)
     return RecoveryPathError(path=str(path), reason=f"cannot be used ({error.strerror})", next_step=next_step)
+
+
+def why_no_space(directory: Path) -> str:
+    """Why this user may write no more into a directory; empty: it may. By a file without a name, as SQLite does not say which error it met."""
+    try:
+        with tempfile.TemporaryFile(dir=directory) as trial:
+            trial.write(bytes(_TRIAL_BYTES))
+    except OSError as error:
+        return os.strerror(error.errno) if error.errno in (errno.EDQUOT, errno.ENOSPC) else ""
+    return ""
 
 
 def absent(path: Path) -> RecoveryPathError:

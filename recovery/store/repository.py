@@ -6,9 +6,9 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from sqlalchemy import Connection
@@ -16,8 +16,8 @@ from sqlalchemy import Connection
 from recovery import clock, log
 from recovery.core.policy.history import History
 from recovery.core.records import EventRecord, Record
-from recovery.errors import StoreError, StoreFullError
-from recovery.store.connections import translated
+from recovery.errors import StoreError, StoreWaitError
+from recovery.store.connections import reading, translated
 from recovery.store.contents import SchedulerRecords, WorkerRecords
 from recovery.store.engine import Database
 from recovery.store.lock import OwnerLock
@@ -29,6 +29,7 @@ from recovery.store.stored_records import check_rows, scheduler_records, worker_
 from recovery.store.thinning import OF_SCHEDULER, OF_WORKER, HistoryThinner, Thinned
 
 _logger = logging.getLogger("recovery.store")
+Answer = TypeVar("Answer")
 
 FOLD_PAGES = 256
 """Pages between two foldings of the -wal: about 1 MiB. Ten times that makes each start replay 10 MiB, a tenth of it makes every
@@ -76,14 +77,14 @@ class _Store:
             wall_ms: time of the write, milliseconds since 1970 UTC.
 
         Raises:
-            StoreFullError: no space; nothing of it was written, it may be applied again.
+            StoreWaitError: no space, or another program's lock; nothing of it was written, it may be applied again.
             StoreError: the file is no longer at its name; anything else; whether it is on disk is unknown until the file is opened again.
         """
         with self._one_at_a_time:
             assert self._end.alive, "nothing is applied to a closed store"
             try:
                 self._write(records, wall_ms)
-            except StoreFullError:
+            except StoreWaitError:
                 raise
             except StoreError:
                 self._database.fail()
@@ -105,6 +106,14 @@ class _Store:
         except StoreError:
             self._database.fail()
             raise
+
+    def _read(self, question: Callable[[Connection, Path], Answer]) -> Answer:
+        with (
+            self._one_at_a_time,
+            translated(self._path, reading=True),
+            reading(self._database.connection) as connection,
+        ):
+            return question(connection, self._path)
 
     def close(self) -> None:
         """Close cleanly and let the lock go. A second call does nothing."""
@@ -176,8 +185,7 @@ class SchedulerStore(_Store):
 
     def away_ms(self) -> int | None:
         """How long ago the last write was; None: nobody can say, for the machine was restarted since, or it is another one."""
-        with self._one_at_a_time, translated(self._path, reading=True), self._database.connection.begin():
-            return ms_since_last_write(self._database.connection, self._path)
+        return self._read(ms_since_last_write)
 
     def load(self) -> SchedulerRecords:
         """Read all records that the next process begins with.
@@ -185,8 +193,7 @@ class SchedulerStore(_Store):
         Raises:
             StoreError: a row does not match its digest; names table and key.
         """
-        with self._one_at_a_time, translated(self._path, reading=True), self._database.connection.begin():
-            return scheduler_records(self._database.connection, self._path)
+        return self._read(scheduler_records)
 
 
 class WorkerStore(_Store):
@@ -214,8 +221,7 @@ class WorkerStore(_Store):
 
     def load(self) -> WorkerRecords:
         """Read all of them, as `SchedulerStore.load`."""
-        with self._one_at_a_time, translated(self._path, reading=True), self._database.connection.begin():
-            return worker_records(self._database.connection, self._path)
+        return self._read(worker_records)
 
 
 def _end(database: Database, lock: OwnerLock, one_at_a_time: threading.Lock, owner_pid: int) -> None:

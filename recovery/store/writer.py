@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from recovery.core.records import Record
-from recovery.errors import InvariantError, StoreError, StoreFullError
+from recovery.errors import InvariantError, StoreError, StoreWaitError
 
 RETRY_S = 0.5
-"""Between two tries on a full disk. A person who frees space waits at most this long for the answers; a tenth of it
+"""Between two tries on a full disk, or a locked file. A person who frees space waits at most this long for the answers; a tenth of it
 would keep the disk busy for nothing."""
 
 QUEUE_MAX = 262_144
@@ -53,7 +53,7 @@ class Writer:
         Args:
             store: what is written to.
             on_durable: called with each batch's ticket once it is durable, in the order of `submit`, in the writer's thread.
-            on_failure: called in the writer's thread: once per spell with StoreFullError (it goes on trying), or once
+            on_failure: called in the writer's thread: once per spell with each StoreWaitError (it goes on trying), or once
                 with any other StoreError (it has stopped for good, later batches are dropped and never released).
             wall_ms: the wall clock, for the rows.
         """
@@ -99,7 +99,7 @@ class Writer:
             timeout_s: how long to wait for it, in seconds.
 
         Returns:
-            Whether everything was written. False after a failure, or when the disk stayed full or stuck.
+            Whether everything was written. False after a failure, or when the disk stayed full or stuck, or the file locked.
         """
         with self._changed:
             self._closing = True
@@ -137,15 +137,15 @@ class Writer:
                 return []
 
     def _write(self, records: Sequence[Record]) -> bool:
-        reported = False
+        reported = ""
         while records:
             try:
                 self._store.apply(records, wall_ms=self._wall_ms())
                 break
-            except StoreFullError as error:
-                if not reported:
+            except StoreWaitError as error:
+                if reported != error.code:
                     self._on_failure(error)
-                reported = True
+                reported = error.code
                 with self._changed:
                     if self._changed.wait_for(lambda: self._given_up, RETRY_S):
                         self._failed = True

@@ -38,9 +38,9 @@ from recovery.errors import (
     RecoveryError,
     RecoveryPathError,
     StoreError,
-    StoreFullError,
     StoreLockedError,
     StoreVersionError,
+    StoreWaitError,
 )
 from recovery.store.paths import worker_path
 from recovery.worker.checkpoint_search import Found, copies_of, prefix_of, search
@@ -155,8 +155,9 @@ class LocalStore:
                 accept_without_wal=self._accept_without_wal,
                 scheduler=self._scheduler,
             )
-        except StoreLockedError as error:
-            _logger.warning("event=store_locked %s", error)
+        except (StoreLockedError, StoreWaitError) as error:
+            # store_locked, store_full, store_busy
+            _logger.warning("event=%s %s", error.code.lower(), error)
             self._in_loop(self._open_later)
             return
         except (StoreError, RecoveryPathError) as error:
@@ -246,7 +247,7 @@ class LocalStore:
     def _failed(self, error: RecoveryError) -> None:
         """A file whose write failed is not written again. Training goes on without it, so what waited for a row leaves without it."""
         self._on_failure(error)
-        if isinstance(error, StoreFullError):
+        if isinstance(error, StoreWaitError):
             return
         self._writer = self._waiting = None
         while self._unwritten:

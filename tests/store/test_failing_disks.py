@@ -169,6 +169,7 @@ def test_a_failed_clean_close_leaves_the_mark(tmp_path: Path, monkeypatch: pytes
     [
         (sqlite3.OperationalError("database or disk is full"), False, "STORE_FULL"),
         (sqlite3.OperationalError("disk I/O error"), False, "STORE_WRITE"),
+        (sqlite3.OperationalError("database is locked"), True, "STORE_BUSY"),
         (sqlite3.OperationalError("disk I/O error"), True, "STORE_CORRUPT"),
         (sqlite3.DatabaseError("database disk image is malformed"), False, "STORE_CORRUPT"),
         (PermissionError(13, "Permission denied"), False, "RECOVERY_PATH"),

@@ -12,10 +12,15 @@ from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RequestId, 
 from recovery.core.messages import CheckpointReport, HeldCheckpoint
 from recovery.core.records import StepRecord
 from recovery.errors import RecoveryError
+from recovery.store import connections
 from recovery.store import writer as writer_module
+from recovery.store.paths import worker_path
 from recovery.store.reader import read_worker
+from recovery.store.repository import WorkerStore
+from recovery.worker import local_store as local_store_module
 from recovery.worker.local_store import LocalStore
 from tests.store import samples
+from tests.store.test_store_waits import locked
 from tests.transport.wire import run, until
 
 
@@ -85,6 +90,32 @@ def test_a_store_that_is_behind_costs_progress_notes_and_nothing_else(
 
     run(main())
     assert caplog.text.count("event=progress_not_written") == 1
+    assert len(read_worker(tmp_path, "w0").checkpoints) == 1
+
+
+def test_a_store_that_another_program_locks_is_opened_once_it_lets_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    WorkerStore.open(tmp_path, "w0").close()
+    monkeypatch.setattr(connections, "BUSY_S", 0.05)
+    monkeypatch.setattr(local_store_module, "_RETRY_S", 0.05)
+    failures: list[RecoveryError] = []
+
+    async def main() -> None:
+        local_store = LocalStore(tmp_path, NodeId("w0"), accept_without_wal=False)
+        local_store.attach(asyncio.get_running_loop(), lambda persist: None, failures.append)
+        with locked(worker_path(tmp_path, "w0")):
+            local_store.open()
+            assert "event=store_busy STORE_BUSY" in caplog.text
+            local_store.submit(Persist((samples.checkpoint(),)))
+        await until(lambda: local_store._store is not None and not local_store._waiting, "the store")
+        assert local_store._writer is not None
+        assert local_store._writer.close(60.0)
+        assert local_store._store is not None
+        local_store._store.close()
+
+    run(main())
+    assert failures == []
     assert len(read_worker(tmp_path, "w0").checkpoints) == 1
 
 
