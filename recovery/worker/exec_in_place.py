@@ -74,16 +74,14 @@ def _close_in_child() -> None:
 
 
 def descriptors_of(path: Path) -> list[int]:
-    """The open descriptors of a file, for `close_in_children`.
-
-    Args:
-        path: absolute, without links.
-    """
+    """The open descriptors of a file, by whatever name it was opened, for `close_in_children`."""
     found: list[int] = []
-    for entry in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):
-            if entry.readlink() == path:
-                found.append(int(entry.name))
+    with contextlib.suppress(OSError):
+        wanted = path.stat()
+        for descriptor in _open_descriptors():
+            with contextlib.suppress(OSError):
+                if os.path.samestat(os.fstat(descriptor), wanted):
+                    found.append(descriptor)
     return found
 
 

@@ -27,10 +27,7 @@ from recovery.core.ids import NodeId, Rank, RequestId, RunId
 from recovery.core.messages import JobHistory, Offer, Skipped
 from recovery.core.records import (
     ActivityRecord,
-    CheckpointRecord,
     DirectoryRecord,
-    GenerationRecord,
-    Record,
     StepRecord,
 )
 from recovery.core.worker.job_history import joined, of_slot
@@ -42,10 +39,11 @@ from recovery.errors import (
     StoreVersionError,
     StoreWaitError,
 )
-from recovery.store.paths import worker_path
+from recovery.store.paths import companion, worker_path
 from recovery.worker.checkpoint_search import Found, copies_of, prefix_of, search
 from recovery.worker.exec_in_place import close_in_children, descriptors_of, end_before_exec
 from recovery.worker.slot_history import SlotNotes, past_in
+from recovery.worker.waiting_records import WaitingRecords
 
 if TYPE_CHECKING:
     from recovery.store.contents import WorkerRecords
@@ -110,8 +108,8 @@ class LocalStore:
         """What the last search did not take: logged once."""
         self._offered: dict[Rank, dict[tuple[str, str], DirectoryRecord]] = {}
         """Where the files of ranks lie that were offered to this process, by rank, then by path and prefix."""
-        self._waiting: dict[tuple[object, ...], Record] | None = {}
-        """What came before the store was open, by its key; None once a write has failed: nothing is written any more."""
+        self._waiting: WaitingRecords | None = WaitingRecords()
+        """What came before the store was open; None once a write has failed: nothing is written any more."""
         self._release: Callable[[Persist], None]
         self._on_failure: Callable[[RecoveryError], None]
         self._loop: asyncio.AbstractEventLoop
@@ -124,6 +122,10 @@ class LocalStore:
     ) -> None:
         """Join the loop in which durable writes are released."""
         self._loop, self._release, self._on_failure = loop, release, on_failure
+        if self.recovery_path is not None:
+            lock = companion(worker_path(self.recovery_path, self._node_id), ".lock")
+            # Before it is taken: a child may be forked meanwhile.
+            close_in_children(lambda: descriptors_of(lock))
 
     @staticmethod
     def new_request() -> RequestId:
@@ -177,14 +179,14 @@ class LocalStore:
             self._in_loop(self._open_later)
             return
         self._store, self._writer = store, writer
-        close_in_children(lambda: descriptors_of(recovery_path / "workers" / f"{self._node_id}.db.lock"))
         # Before the interpreter's end closes the store: handlers that were registered later run earlier.
         atexit.register(self._close_in, os.getpid())
         end_before_exec(self.close)
         self._in_loop(self._write_what_waited)
 
     def _write_what_waited(self) -> None:
-        waited, self._waiting = tuple((self._waiting or {}).values()), {}
+        waited = self._waiting.take() if self._waiting is not None else ()
+        self._waiting = WaitingRecords()
         self.submit(Persist((*waited, *self._directories.values())))
 
     def _close_in(self, pid: int) -> None:
@@ -219,14 +221,13 @@ class LocalStore:
                 self._skip()
             elif writer is not None:
                 self._skipped = False
-                for record in persist.records if waited else ():
-                    # A newer one overtakes it.
-                    (waited or {}).pop(_key(record), None)
+                if waited is not None:
+                    waited.overtaken_by(persist.records)
                 writer.submit(persist.records, persist)
                 self._unwritten.append(persist)
                 return
             elif waited is not None and self.recovery_path is not None:
-                waited.update((_key(record), record) for record in persist.records)
+                waited.keep(persist.records)
                 if self._opens_later and any(isinstance(record, StepRecord) for record in persist.records):
                     self._opens_later = False
                     self._loop.run_in_executor(None, self.open)
@@ -382,17 +383,6 @@ class LocalStore:
             if skipped not in self._passed_over:
                 _logger.warning(line, skipped.path, skipped.step, skipped.reason)
         self._passed_over = frozenset(passed_over)
-
-
-def _key(record: Record) -> tuple[object, ...]:
-    """Of one key the last one counts."""
-    if isinstance(record, GenerationRecord):
-        return (GenerationRecord, record.run, record.generation)
-    if isinstance(record, CheckpointRecord):
-        return (CheckpointRecord, record.run, record.step)
-    if isinstance(record, DirectoryRecord):
-        return (DirectoryRecord, record.path, record.prefix)
-    return (type(record),)
 
 
 def _is_progress(persist: Persist) -> bool:

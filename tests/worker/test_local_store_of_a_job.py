@@ -52,7 +52,7 @@ def test_what_came_before_the_store_was_open_is_written_once_it_is(tmp_path: Pat
         other.close()
         await until(lambda: local_store._writer is not None, "the store")
         local_store.submit(Persist((job(generation=4),)))
-        await until(lambda: local_store._waiting == {} and _is_written(tmp_path), "the rows")
+        await until(lambda: not local_store._waiting and _is_written(tmp_path), "the rows")
         _close(local_store)
 
     run(main())
@@ -154,7 +154,7 @@ def test_without_a_path_nothing_is_kept_or_found() -> None:
         local_store.attach(asyncio.get_running_loop(), released.append, lambda error: None)
         local_store.submit(Persist((job(),)))
         assert len(released) == 1
-        assert local_store._waiting == {}
+        assert not local_store._waiting
         assert local_store.find_checkpoints(JOB, RunId(1), None, None).held == ()
 
     run(main())
@@ -177,7 +177,7 @@ def test_who_takes_over_a_lost_rank_makes_no_store_while_all_wait_for_it(
         stepped = next(record for record in samples.every_kind() if isinstance(record, StepRecord))
         store.submit(Persist((stepped,)))
         await until(lambda: store._writer is not None, "the store")
-        await until(lambda: store._waiting == {}, "what came before")
+        await until(lambda: not store._waiting, "what came before")
         _close(store)
 
     run(main())
