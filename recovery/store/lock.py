@@ -149,8 +149,31 @@ def held_locks(table: Path = Path("/proc/locks")) -> dict[str, int] | None:
 
 
 def _lock_id(lock: Path) -> str:
-    found = lock.stat()
-    return f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    """How /proc/locks names a file: by the device of its file system, which on btrfs is not the one that stat gives."""
+    descriptor = os.open(lock, os.O_PATH | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
+        device = _device_of_mount(descriptor) or (os.major(found.st_dev), os.minor(found.st_dev))
+    finally:
+        os.close(descriptor)
+    return f"{device[0]:02x}:{device[1]:02x}:{found.st_ino}"
+
+
+def _device_of_mount(descriptor: int, process: Path = Path("/proc/self")) -> tuple[int, int] | None:
+    """Of the file system that a file lies on; None: this process is not shown that."""
+    try:
+        [mount] = _fields_after("mnt_id:", process / "fdinfo" / str(descriptor))
+        # 27 1 254:0 / / rw,relatime - ext4 /dev/vda rw (proc_pid_mountinfo(5))
+        major, minor = _fields_after(mount, process / "mountinfo")[1].split(":")
+    except (OSError, ValueError, IndexError):
+        return None
+    return int(major), int(minor)
+
+
+def _fields_after(first: str, table: Path) -> list[str]:
+    """The others of the line that begins with this one; none if there is no such line."""
+    lines = table.read_bytes().decode(errors="replace").split("\n")
+    return next((fields[1:] for fields in map(str.split, lines) if fields[:1] == [first]), [])
 
 
 def _write(note: Path) -> None:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
 from pathlib import Path
 
-from recovery.store.lock import OwnerState, held_locks, owner_of, owner_state
-from recovery.store.paths import worker_path
-from recovery.store.repository import WorkerStore
+import pytest
+
+from recovery.store.lock import Owner, OwnerState, _device_of_mount, held_locks, owner_of, owner_state
+from recovery.store.paths import scheduler_path, worker_path
+from recovery.store.repository import SchedulerStore, WorkerStore
+from tests.needs import needs_kernel, needs_root
 
 
 def test_a_store_shows_whether_its_owner_runs_here(tmp_path: Path) -> None:
@@ -31,6 +36,43 @@ def test_a_store_shows_whether_its_owner_runs_here(tmp_path: Path) -> None:
     )
     note.write_text("half a no")
     assert owner_state(file, held_locks()) is OwnerState.UNKNOWN
+
+
+def test_a_lock_is_named_by_the_device_of_its_mount_which_stat_may_not_know(tmp_path: Path) -> None:
+    (tmp_path / "fdinfo").mkdir()
+    (tmp_path / "fdinfo" / "7").write_text("pos:\t0\nmnt_id:\t35\nino:\t258\n")
+    (tmp_path / "fdinfo" / "8").write_text("pos:\t0\n")
+    (tmp_path / "mountinfo").write_bytes(
+        b"27 1 254:0 / / rw - ext4 /dev/vda rw\n35 27 0:39 /@ /home\xff rw - btrfs /dev/vdb rw\n"
+    )
+
+    assert _device_of_mount(7, tmp_path) == (0, 39)
+    for unknown in (8, 9):
+        assert _device_of_mount(unknown, tmp_path) is None
+    (tmp_path / "mountinfo").write_text("27 1 254:0 / / rw - ext4 /dev/vda rw\n")
+    assert _device_of_mount(7, tmp_path) is None, "it is mounted where this process cannot look"
+
+
+@pytest.mark.root
+def test_a_running_owner_on_btrfs_is_seen(tmp_path: Path) -> None:
+    needs_root()
+    there = "btrfs" in Path("/proc/filesystems").read_text() and shutil.which("mkfs.btrfs") is not None
+    needs_kernel("btrfs, or this machine mkfs.btrfs", is_there=there)
+    image, place = tmp_path / "image", tmp_path / "place"
+    place.mkdir()
+    with image.open("wb") as file:
+        file.truncate(200 << 20)
+    subprocess.run(["mkfs.btrfs", "-q", image], check=True, timeout=120)
+    subprocess.run(["mount", "-o", "loop", image, place], check=True, timeout=120)
+    try:
+        store = SchedulerStore.open(place / "job")
+        database = scheduler_path(place / "job")
+        assert owner_of(database) == Owner(pid=os.getpid())
+        assert owner_state(database, held_locks()) is OwnerState.RUNNING
+        store.close()
+        assert owner_of(database) is None
+    finally:
+        subprocess.run(["umount", place], check=True, timeout=120)
 
 
 def test_locks_that_cannot_be_read_are_no_answer(tmp_path: Path) -> None:
