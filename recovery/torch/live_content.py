@@ -28,6 +28,8 @@ class Kept:
     groups: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     others: dict[str, Any] = field(default_factory=dict)
     loaders: dict[str, Any] = field(default_factory=dict)
+    drawn: dict[str, str] = field(default_factory=dict)
+    """What this rank has received, by loader: other ranks have received something else."""
     divisions: dict[str, Any] = field(default_factory=dict)
     """Of the data, by loader: asked once, for a data set may take its time to say how long it is."""
     gradients: KeptGradients = field(default_factory=KeptGradients)
@@ -39,7 +41,7 @@ class Kept:
         for name, item in parts.others.items():
             self.others[name] = copied(item.state_dict())
         for name, loader in parts.loaders.items():
-            self.loaders[name] = loader.position
+            self.loaders[name], self.drawn[name] = loader.position, loader.drawn
             if name not in self.divisions:
                 self.divisions[name] = loader.division()
         if parts.has_gradients:
@@ -82,8 +84,14 @@ def own_tensors(parts: LiveParts) -> dict[str, torch.Tensor]:
 
 
 @torch.no_grad()
-def put(parts: LiveParts, tree: Mapping[str, Any]) -> None:
-    """Make the tree the state of these parts. Tensors of the tree that are not theirs may become theirs."""
+def put(parts: LiveParts, tree: Mapping[str, Any], drawn: Mapping[str, str]) -> None:
+    """Make the tree the state of these parts. Tensors of the tree that are not theirs may become theirs.
+
+    Args:
+        parts: of this rank.
+        tree: of any rank.
+        drawn: what this rank has received where the tree stands, as of `Kept`; empty: that is lost.
+    """
     for name, parameter in parts.parameters.items():
         _write(spread.local(parameter), tree["parameters"][name])
     for buffer in parts.buffers:
@@ -99,7 +107,7 @@ def put(parts: LiveParts, tree: Mapping[str, Any]) -> None:
             None if gradient is None else live_shards.spread_like(gradient.to(parameter.device), parameter)
         )
     for name, loader in parts.loaders.items():
-        loader.load_position(tree["loaders"][name])
+        loader.load_position({**tree["loaders"][name], "drawn": drawn.get(name, "")})
         loader.prime()
 
 

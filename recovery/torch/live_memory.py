@@ -189,7 +189,7 @@ class LiveMemory:
             if not shapes:
                 _check_structure(new, tree[_STRUCTURE], source)
         new.follow_keys(self._seed)
-        live_content.put(new, tree)
+        live_content.put(new, tree, {} if why_not else self._kept.drawn)
         self.close()
         self._bind(new, mirrored=tree["mirrored"])
         new.gradients_are_alike = True

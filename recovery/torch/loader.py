@@ -6,8 +6,8 @@ Three cases:
   worker processes is seeded again for every batch from (seed, rank, epoch, batch), so that it does not depend on what a worker did before:
   they may stay from pass to pass. Without worker processes the data set draws from the program's own generators, which are in the checkpoint.
 * iterable data set: the epoch's iterator is made again and what was used is drawn and dropped. It draws from random streams of its
-  own (random_streams.py), so that the same numbers come back whatever training drew in between.
-* iterable data set with `state_dict`: torchdata's StatefulDataLoader brings it back without drawing.
+  own (random_streams.py), so that the same numbers come back whatever training drew in between. What it gives is compared (received.py).
+* iterable data set with a `state_dict` that is exact (loader_options.py): torchdata's StatefulDataLoader brings it back without drawing.
 
 In live rollback (`follow_keys`) a process takes the place of one whose state is lost: the position comes from another rank, and the random
 streams follow from the rank's own key.
@@ -16,7 +16,6 @@ streams follow from the rank's own key.
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -25,10 +24,11 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from typing_extensions import override
 
 from recovery.errors import CheckpointStateError
-from recovery.torch import loader_options, own_generators
+from recovery.torch import loader_options, own_generators, restored, torchdata_state
 from recovery.torch.module_names import forget_compiled
 from recovery.torch.passes import Passes
 from recovery.torch.random_streams import Key, KeyedData, RestOfPass, Streams
+from recovery.torch.received import Received
 from recovery.torch.sampled_order import SampledOrder, parts_of
 from recovery.torch.session_interface import SessionInterface
 
@@ -86,11 +86,11 @@ class ResumableLoader(Passes):
         self._iterable = isinstance(dataset, IterableDataset)
         loader_options.check(self._iterable, batch_size, sampler, batch_sampler, options)
         kept = parts_of(batch_sampler if sampler is None else sampler)
+        loader_options.note_unseeded(dataset)
         own_generators.note(dataset, collate_fn, keeps_state=self._iterable or not num_workers, kept=kept)
         super().__init__(batch_size if batch_sampler is None else 1)
-        self._dataset = dataset
-        self._rank, self._world_size = session.rank, session.world_size
-        self._shuffle, self._seed, self._drop_last = shuffle, seed, drop_last
+        self._dataset, self._rank, self._world_size = dataset, session.rank, session.world_size
+        self._shuffle, self._seed, self._drop_last, self._redivide = shuffle, seed, drop_last, redivide
         self._options: dict[str, Any] = {
             "num_workers": num_workers,
             "collate_fn": collate_fn,
@@ -103,9 +103,9 @@ class ResumableLoader(Passes):
             self._sampled = SampledOrder(given, seed=seed, rank=session.rank, world_size=session.world_size)
             self._sharing = self._sampled.sharing
         self._saved_order = ""
-        self._stateful = self._iterable and hasattr(dataset, "state_dict")
-        self._redivide = redivide
+        self._stateful = self._iterable and loader_options.has_exact_state(dataset)
         self._streams: Streams | None = None
+        self._stream = Received()
         self._key: tuple[int, int] | None = None
         self._inner: Any = None
         self._staying: DataLoader[Any] | None = None
@@ -135,7 +135,7 @@ class ResumableLoader(Passes):
         if self._staying is None:
             self.close()
         super()._next_epoch()
-        self._streams = None
+        self._streams, self._stream = None, Received()
 
     @property
     @override
@@ -152,12 +152,19 @@ class ResumableLoader(Passes):
             return super().position
         return {**super().position, "order": self._sampled.digest_of(self._epoch) if self._received else ""}
 
+    @property
+    @override
+    def drawn(self) -> str:
+        return self._stream.digest
+
     @override
     def state_dict(self) -> dict[str, Any]:
         """Where the loop is, in which division of the data, and what an iterable data set needs besides."""
         state = {**self.position, "samples": self.samples, "of": self.division()}
         if self._streams is not None and self._received:
             state["streams"] = self._streams.state_dict()
+        if self._received:
+            state["drawn"] = self.drawn
         if self._stateful and self._received:
             state["inner"] = self._inner.state_dict() if self._inner is not None else self._inner_state
         return state
@@ -185,6 +192,7 @@ class ResumableLoader(Passes):
             self._sampled.forget()
         self._inner_state = state.get("inner")
         self._streams = Streams(state["streams"]) if "streams" in state else None
+        self._stream = Received(state.get("drawn", ""))
 
     @override
     def close(self) -> None:
@@ -295,14 +303,9 @@ class ResumableLoader(Passes):
         with self._streams:
             batches = self._keep(loader)
         batches = self._streams.around(batches)
-        for _ in range(self._received):
-            if next(batches, self) is self:
-                raise CheckpointStateError(
-                    field="loader",
-                    reason=f"the data set ended before batch {self._received} of epoch {self._epoch}, which is the checkpoint's position",
-                    next_step="Give the data set that the checkpoint was made with.",
-                )
-        return batches
+        return self._stream.draw_again(
+            batches, self._received, epoch=self._epoch, kind=type(self._dataset).__name__
+        )
 
     def _begin_map_style(self) -> Iterator[Any]:
         saved, self._saved_order = self._saved_order, ""
@@ -320,30 +323,22 @@ class ResumableLoader(Passes):
         return self._keep(loader)
 
     def _begin_stateful(self, at: Any) -> Iterator[Any]:
-        from torchdata.stateful_dataloader import (  # noqa: PLC0415 - for data sets with a state
-            StatefulDataLoader,
-        )
-
-        with warnings.catch_warnings():
-            # torchdata 0.11 calls torch.set_vital, which torch 2.13 has deprecated
-            warnings.simplefilter("ignore", UserWarning)
-            inner = StatefulDataLoader(
-                self._dataset,
-                batch_size=self._batch_size,
-                drop_last=self._drop_last,
-                generator=self._generator(self._epoch),
-                **self._options,
-            )
-        if self._received and (at.get("fetcher_state") or {}).get("fetcher_ended"):
-            # torchdata 0.11 would load the data set's last state and never begin it: the next epoch would be empty.
+        if self._received and torchdata_state.has_ended(at):
             return iter(())
+        inner = torchdata_state.made(
+            self._dataset,
+            batch_size=self._batch_size,
+            drop_last=self._drop_last,
+            generator=self._generator(self._epoch),
+            **self._options,
+        )
         if self._streams is None:
             self._streams = self._new_streams()
         saved = self._streams.state_dict()
         if self._received:
             inner.load_state_dict(at)
         with self._streams:
-            batches = self._keep(inner)
+            batches = restored.taken(type(self._dataset).__name__, lambda: self._keep(inner))
         if self._received:
             # The saved streams contain already what making the iterator drew.
             self._streams = Streams(saved)

@@ -84,6 +84,11 @@ class Passes(ABC):
         """Where all ranks' loaders are, in the division that `division` says. Asked at each step."""
         return {"epoch": self._epoch, "received": self._received, "samples": self._samples}
 
+    @property
+    def drawn(self) -> str:
+        """Digest of what the loop has received of the pass, to be compared where it is drawn again: of this rank alone. Empty: it need not be."""
+        return ""
+
     def prime(self) -> None:
         """Make the iterator at the position now, drawing whatever that draws, before the random generators are put back.
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 import copy
 import io
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 
@@ -25,6 +25,7 @@ from recovery.torch.host_copy import tensors_of
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
 _WORD_BYTES = 8
+_Taken = TypeVar("_Taken")
 _compared: set[type] = set()
 """Classes whose values were compared in this process."""
 
@@ -50,6 +51,22 @@ def load(name: str, items: Sequence[Any], states: Sequence[Any]) -> None:
             raise unfit(name, f"{type(error).__name__}: {error}") from error
         if isinstance(item, torch.optim.Optimizer) and _first_difference(item, state) is not None:
             _put_back(item, state)
+
+
+def taken(kind: str, take: Callable[[], _Taken]) -> _Taken:
+    """Have a loader or a data set of the class `kind` take its position.
+
+    Raises:
+        CheckpointStateError: it raises whatever it raises at a state that is not its own.
+    """
+    try:
+        return take()
+    except CheckpointStateError:
+        raise
+    except Exception as error:
+        raise unfit(
+            "loader", f"{kind} does not take its position: {type(error).__name__}: {error}"
+        ) from error
 
 
 def check(parts: Mapping[str, Sequence[Any]], saved: Mapping[str, Sequence[Any]]) -> None:

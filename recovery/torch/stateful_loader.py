@@ -9,23 +9,21 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, SequentialSampler
 from typing_extensions import override
 
-from recovery.errors import CheckpointStateError, UsageError
-from recovery.torch import fingerprint, own_generators, restored, same_passes
+from recovery.errors import UsageError
+from recovery.torch import fingerprint, loader_options, own_generators, restored, same_passes, torchdata_state
 from recovery.torch.module_names import forget_compiled
 from recovery.torch.passes import Passes
 from recovery.torch.sampled_order import generators_of, is_fixed
 from recovery.training.current import current_session
 
 _logger = logging.getLogger("recovery.torch")
-
-_Taken = TypeVar("_Taken")
 
 _OF_LOADER = ("batch_size", "drop_last", "num_workers")
 _OF_SAMPLER = ("num_replicas", "rank", "seed", "shuffle")
@@ -57,6 +55,7 @@ class StatefulLoader(Passes):
             _check_order(loader)
             self._generators = generators_of(loader)
             own_generators.note_of(loader, keeps_state=True)
+            _note_lost_buffer(loader)
         self._loader = loader
         self._saved_generators: list[torch.Tensor] | None = None
         self._goes_on = False
@@ -109,7 +108,7 @@ class StatefulLoader(Passes):
         if not (self._epoch or self._received):
             return None
         state = self._loader.state_dict()
-        return None if not self._received and _is_drawn_again(state) else state
+        return None if not self._received and torchdata_state.is_drawn_again(state) else state
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -158,7 +157,7 @@ class StatefulLoader(Passes):
         super().prime()
         if not self._received and self._inner_state is not None:
             self._put_inside(self._inner_state)
-            self._tried(self._end_pass_inside)
+            restored.taken(self._kind, self._end_pass_inside)
         self._put_generators()
 
     def _end_pass_inside(self) -> None:
@@ -184,7 +183,7 @@ class StatefulLoader(Passes):
                 self._saved_generators = [generator.get_state() for generator in self._generators]
             self._put_inside(self._state_inside())
             # Only in iter() a StatefulDataLoader looks at what it was given.
-            batches = self._tried(self._restored_iterator)
+            batches = restored.taken(self._kind, self._restored_iterator)
             self._put_generators()
         else:
             batches = iter(self._loader)
@@ -193,7 +192,11 @@ class StatefulLoader(Passes):
 
     def _restored_iterator(self) -> Iterator[Any]:
         batches: Iterator[Any] = iter(self._loader)
-        if _is_drawn_again(self._inner_state):
+        if torchdata_state.is_drawn_again(self._inner_state):
+            _logger.info(
+                "event=stream_not_compared %s has drawn again what was used, and nobody sees whether it was the same: ResumableLoader compares it",
+                self._kind,
+            )
             for _ in range(self._again):
                 next(batches)
         else:
@@ -208,18 +211,8 @@ class StatefulLoader(Passes):
 
     def _put_inside(self, at: Any) -> None:
         self.close()
-        self._inner_state = _not_ended(at)
-        self._tried(lambda: self._loader.load_state_dict(self._inner_state))
-
-    def _tried(self, take: Callable[[], _Taken]) -> _Taken:
-        try:
-            return take()
-        except CheckpointStateError:
-            raise
-        except Exception as error:
-            # Foreign objects raise anything at a state that is not theirs.
-            reason = f"{self._kind} does not take its position: {type(error).__name__}: {error}"
-            raise restored.unfit("loader", reason) from error
+        self._inner_state = torchdata_state.not_ended(at)
+        restored.taken(self._kind, lambda: self._loader.load_state_dict(self._inner_state))
 
     def _given(self, batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
@@ -227,7 +220,7 @@ class StatefulLoader(Passes):
                 reason = f"{self._kind} has given more than its {self._received} batches behind load_state_dict: its state_dict counts a batch too late, or it has begun another pass"
                 raise restored.unfit("loader", reason)
             self._check_counts()
-            if self._inner_state is not None and _is_drawn_again(self._inner_state):
+            if self._inner_state is not None and torchdata_state.is_drawn_again(self._inner_state):
                 self._again += 1
             else:
                 self._inner_state = None
@@ -284,6 +277,15 @@ class StatefulLoader(Passes):
         raise AssertionError(self.why_not_derivable)
 
 
+def _note_lost_buffer(loader: DataLoader[Any]) -> None:
+    if loader_options.forgets_buffer(loader.dataset):
+        _logger.warning(
+            "event=shuffle_buffer_not_kept the state of the %s has not what its shuffle buffer holds: where a job goes on in the middle of a pass, those samples "
+            "are never used. ResumableLoader draws such a stream again instead, which is exact",
+            type(loader.dataset).__name__,
+        )
+
+
 def _check_order(loader: DataLoader[Any]) -> None:
     if loader.num_workers and not getattr(loader, "in_order", True):
         raise UsageError(
@@ -292,13 +294,13 @@ def _check_order(loader: DataLoader[Any]) -> None:
             next_step="Leave in_order out.",
         )
     order: Any = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
-    while _is_torchdatas(order) and hasattr(order, "sampler"):
+    while torchdata_state.is_torchdatas(order) and hasattr(order, "sampler"):
         order = order.sampler
     # What has a state is put back by it.
     if (
         isinstance(loader.dataset, IterableDataset)
         or type(order) in (SequentialSampler, DistributedSampler)
-        or _is_torchdatas(order)
+        or torchdata_state.is_torchdatas(order)
         or hasattr(order, "state_dict")
         or hasattr(iter(order), "state_dict")
         or is_fixed(order)
@@ -310,33 +312,3 @@ def _check_order(loader: DataLoader[Any]) -> None:
         " pass would go on in another one",
         next_step="Give ResumableLoader(..., sampler=) or (..., batch_sampler=), which keeps it, or leave the order to shuffle=True.",
     )
-
-
-def _is_torchdatas(part: Any) -> bool:
-    return type(part).__module__.startswith("torchdata.")
-
-
-def _is_drawn_again(state: Any) -> bool:
-    """Is it of a StatefulDataLoader whose data set has no state, so that it draws again what was used?
-
-    torchdata 0.11 counts what it draws again as used once more: what it says of itself behind such a restore is another place.
-    """
-    if not isinstance(state, dict):
-        return False
-    workers = state.get("_snapshot", {}).get("_worker_snapshots", {}) or {"": state}
-    fetchers = [(worker.get("fetcher_state"), worker.get("dataset_state")) for worker in workers.values()]
-    return any(
-        fetcher is not None and fetcher.get("dataset_iter_state") is None and of_set is None
-        for fetcher, of_set in fetchers
-    )
-
-
-def _not_ended(state: Any) -> Any:
-    """The same place, with a data set that is yet to say that it has ended.
-
-    torchdata 0.11 would not ask it: a data set that goes on where it was put would do so in the next pass, which would be empty.
-    """
-    fetcher = state.get("fetcher_state") if isinstance(state, dict) else None
-    if not fetcher or not fetcher.get("fetcher_ended"):
-        return state
-    return {**state, "_iterator_finished": False, "fetcher_state": {**fetcher, "fetcher_ended": False}}

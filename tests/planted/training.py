@@ -44,6 +44,17 @@ TRAINING = (
         ("tests/torch/test_sampled_order.py::test_in_a_pass_another_order_is_refused_by_name",),
     ),
     Bug(
+        "a stream that gives other samples where it is drawn again is believed",
+        "I10",
+        "torch/received.py",
+        "Received.draw_again",
+        "before not in ('', self.digest)",
+        "False",
+        (
+            "tests/torch/test_received.py::test_stream_that_does_not_repeat_itself_is_an_error_where_it_is_drawn_again",
+        ),
+    ),
+    Bug(
         "after a loop that stops at the loader's length the next epoch is empty",
         "I10",
         "torch/passes.py",

@@ -83,7 +83,7 @@ def test_a_part_goes_into_a_tensor_of_the_next_world() -> None:
     with as_rank(3, 2, 2) as mesh:
         new = Training(UNEVEN, mesh, (WHOLE, ROWS), filled=False)
         content = new.state.live_parts()
-        live_content.put(content, tree)
+        live_content.put(content, tree, {})
         assert new.net.weight.grad is not None
         found = [new.net.weight, new.momentum, new.net.weight.grad]
         for one, part in zip(found, expected, strict=True):
