@@ -102,10 +102,10 @@ class ResumableLoader(Passes):
         if (given := batch_sampler if self._by_batches else sampler) is not None:
             self._sampled = SampledOrder(given, seed=seed, rank=session.rank, world_size=session.world_size)
             self._sharing = self._sampled.sharing
-        self._saved_order = ""
+        self._saved_order: tuple[str, Any] = "", None
         self._stateful = self._iterable and loader_options.has_exact_state(dataset)
         self._streams: Streams | None = None
-        self._stream = Received()
+        self._stream, self._begun_size = Received(), 0
         self._key: tuple[int, int] | None = None
         self._inner: Any = None
         self._staying: DataLoader[Any] | None = None
@@ -135,7 +135,7 @@ class ResumableLoader(Passes):
         if self._staying is None:
             self.close()
         super()._next_epoch()
-        self._streams, self._stream = None, Received()
+        self._streams, self._stream, self._begun_size = None, Received(), 0
 
     @property
     @override
@@ -147,10 +147,11 @@ class ResumableLoader(Passes):
     @property
     @override
     def position(self) -> dict[str, Any]:
-        """With the order of a sampler, which is another place in another one."""
+        """With the order of a sampler that all ranks share, which is another place in another one."""
         if self._sampled is None:
             return super().position
-        return {**super().position, "order": self._sampled.digest_of(self._epoch) if self._received else ""}
+        is_shared = self._received and not self._sampled.is_share
+        return {**super().position, "order": self._sampled.digest_of(self._epoch) if is_shared else ""}
 
     @property
     @override
@@ -165,6 +166,9 @@ class ResumableLoader(Passes):
             state["streams"] = self._streams.state_dict()
         if self._received:
             state["drawn"] = self.drawn
+            if self._sampled is not None:
+                state["order"] = self._sampled.digest_of(self._epoch)
+                state["kept_order"] = self._sampled.kept(self._epoch)
         if self._stateful and self._received:
             state["inner"] = self._inner.state_dict() if self._inner is not None else self._inner_state
         return state
@@ -179,15 +183,16 @@ class ResumableLoader(Passes):
         self.close()
         self._is_iterated = False
         self._epoch, self._received = state["epoch"], state["received"]
-        self._samples = self._received * self._batch_size
+        self._samples, self._begun_size = self._received * self._batch_size, 0
         if "of" in state:
             self._check_division(state["of"])
             self._samples = state["samples"]
+            self._begun_size = state["of"].get("len(dataset)", 0) if self._received else 0
         else:
             _logger.info(
                 "event=division_not_checked an earlier release saved no batch_size, seed or length of the data"
             )
-        self._saved_order = state.get("order", "")
+        self._saved_order = state.get("order", ""), state.get("kept_order")
         if self._sampled is not None:
             self._sampled.forget()
         self._inner_state = state.get("inner")
@@ -216,7 +221,8 @@ class ResumableLoader(Passes):
         if self._iterable:
             # Each worker process reads a share of its own.
             return {**division, "num_workers": self._options["num_workers"]}
-        return {**division, "len(dataset)": len(self._dataset)}  # type: ignore[arg-type]  # Dataset has no __len__, map-style ones do
+        size: Any = self._begun_size or len(self._dataset)  # type: ignore[arg-type]  # Dataset has no __len__, map-style ones do
+        return {**division, "len(dataset)": size}
 
     def _check_division(self, saved: dict[str, Any]) -> None:
         changes = self._changes(saved)
@@ -255,9 +261,6 @@ class ResumableLoader(Passes):
         assert self._key is not None, "follow_keys comes first"
         assert not self._stateful, self.why_not_derivable
         self.load_state_dict(dict(state))
-        if self._sampled is not None and self._sampled.is_share:
-            # The other rank's is another.
-            self._saved_order = ""
 
     @property
     @override
@@ -279,6 +282,9 @@ class ResumableLoader(Passes):
 
     @override
     def _begin(self) -> Iterator[Any]:
+        if not self._received and hasattr(self._dataset, "__len__") and not self._iterable:
+            # A set that grows meanwhile keeps the order that the pass has begun in.
+            self._begun_size = len(self._dataset)
         at = self._inner.state_dict() if self._stateful and self._inner is not None else self._inner_state
         # An iteration that was left in the middle goes on here.
         if self._staying is not None:
@@ -308,9 +314,9 @@ class ResumableLoader(Passes):
         )
 
     def _begin_map_style(self) -> Iterator[Any]:
-        saved, self._saved_order = self._saved_order, ""
+        saved, self._saved_order = self._saved_order, ("", None)
         if self._sampled is not None:
-            self._sampled.check(self._epoch, self._received, saved)
+            self._sampled.go_on(self._epoch, self._received, *saved)
         stays = bool(self._options.get("persistent_workers"))
         loader: DataLoader[Any] = DataLoader(
             KeyedData(self._dataset, self._seed, self._rank),
@@ -360,7 +366,7 @@ class ResumableLoader(Passes):
         """Of what is shared: samples, or a batch sampler's batches."""
         if self._sampled is not None:
             return len(self._sampled.of(self._epoch))
-        return len(self._dataset)  # type: ignore[arg-type]  # Dataset has no __len__, map-style ones do
+        return self._begun_size or len(self._dataset)  # type: ignore[arg-type]  # Dataset has no __len__, map-style ones do
 
     def _share_size(self) -> int:
         size, ranks = self._size(), self._sharing[1]

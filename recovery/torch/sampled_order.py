@@ -26,6 +26,7 @@ _INSIDE = frozenset({"sampler", "batch_sampler"})
 """How a sampler names the one that it draws from, where that is no `Sampler`."""
 _LOOKED_AT = 100_000
 """Indices by which a sampler is judged that is not asked for the order of a whole pass."""
+_SAFE = (type(None), bool, int, float, str, bytes)
 _NUMBER = -1
 """Of its random streams, among those of loaders (0, 1, ...)."""
 
@@ -60,6 +61,7 @@ class SampledOrder:
                 )
         self._epoch = -1
         self._order: list[Any] = []
+        self._kept: Any = None
         self._digest = ""
 
     @property
@@ -88,8 +90,8 @@ class SampledOrder:
                     self._world_size,
                     len(order),
                 )
-            self._epoch, self._order = epoch, order
-            self._digest = hashlib.sha256(repr(order).encode()).hexdigest()
+            self._epoch, self._order, self._kept = epoch, order, None
+            self._digest = _digest(order)
         return self._order
 
     def digest_of(self, epoch: int) -> str:
@@ -97,17 +99,39 @@ class SampledOrder:
         self.of(epoch)
         return self._digest
 
-    def check(self, epoch: int, batch: int, saved: str) -> None:
-        """See whether a position is one in this order. Asked when all that the sampler may draw from is loaded.
+    def kept(self, epoch: int) -> Any:
+        """The order of a pass as a checkpoint can have it; None: an index in it is of a class that no safe load gives back."""
+        order = self.of(epoch)
+        if self._kept is None:
+            self._kept = _kept(order)
+        return self._kept
+
+    def go_on(self, epoch: int, batch: int, saved: str, kept: Any) -> None:
+        """Go on in the order that a pass has begun in. Asked when all that the sampler may draw from is loaded.
+
+        Args:
+            epoch: passes that are finished.
+            batch: how many were received of this one.
+            saved: digest of its order; empty: it is not known.
+            kept: the order itself; None: it was not kept.
 
         Raises:
-            CheckpointStateError: it is one in another.
+            CheckpointStateError: the sampler gives another one now, and it was not kept.
         """
         if saved not in ("", self.digest_of(epoch)):
-            raise CheckpointStateError(
-                field="ResumableLoader",
-                reason=f"its {self.kind} gives another order, so batch {batch} of epoch {epoch + 1}, where the checkpoint stands, is another place",
-                next_step="Give it what it was made of then, or go back to a checkpoint between two epochs.",
+            if kept is None:
+                raise CheckpointStateError(
+                    field="ResumableLoader",
+                    reason=f"its {self.kind} gives another order, so batch {batch} of epoch {epoch + 1}, where the checkpoint stands, is another place",
+                    next_step="Give it what it was made of then, or go back to a checkpoint between two epochs.",
+                )
+            self._order, self._digest, self._kept = _unkept(kept), saved, kept
+            _logger.warning(
+                "event=order_kept epoch=%d batch=%d %s gives another order now than when this pass began: the pass goes on in the order that the checkpoint has, "
+                "and the next one is drawn as it is now",
+                epoch + 1,
+                batch,
+                self.kind,
             )
 
     def forget(self) -> None:
@@ -143,9 +167,12 @@ class SampledOrder:
 
 def is_fixed(sampler: Any) -> bool:
     """Does it give the same order whenever it is asked, as far as its first indices tell, whatever the generators are?"""
-    parts = list(parts_of(sampler))
-    first, again = (_drawn(sampler, parts, seed, 0, _LOOKED_AT) for seed in (0, 1))
-    return first == again
+    return start_of(sampler) == start_of(sampler, seed=1)
+
+
+def start_of(sampler: Any, seed: int = 0) -> str:
+    """SHA-256 (hex) of its first indices, as it gives them where the generators are seeded so."""
+    return _digest(_drawn(sampler, list(parts_of(sampler)), seed, 0, _LOOKED_AT))
 
 
 def generators_of(*objects: Any) -> list[torch.Generator]:
@@ -166,6 +193,10 @@ def parts_of(sampler: Any) -> Iterator[Any]:
         yield part
         inside = getattr(part, "__dict__", {})
         left += [value for name, value in inside.items() if isinstance(value, Sampler) or name in _INSIDE]
+
+
+def _digest(order: list[Any]) -> str:
+    return hashlib.sha256(repr(order).encode()).hexdigest()
 
 
 def _tell(parts: list[Any], epoch: int) -> None:
@@ -199,3 +230,32 @@ def _plain(given: Any) -> Any:
     if isinstance(given, list):
         return [_plain(one) for one in given]
     return given.tolist() if hasattr(given, "tolist") else given
+
+
+def _kept(order: list[Any]) -> Any:
+    """8 bytes an index where they are numbers, as those of a data set are."""
+    sizes = [len(given) for given in order] if all(type(given) is list for given in order) else None
+    flat = order if sizes is None else list(itertools.chain.from_iterable(order))
+    if set(map(type, flat)) <= {int}:
+        flat = torch.tensor(flat, dtype=torch.int64)  # type: ignore[assignment]  # the small form of the same
+    elif not _is_safe(flat):
+        return None
+    return {"order": flat, "sizes": None if sizes is None else torch.tensor(sizes, dtype=torch.int64)}
+
+
+def _unkept(kept: dict[str, Any]) -> list[Any]:
+    flat, sizes = _plain_list(kept["order"]), kept["sizes"]
+    if sizes is None:
+        return flat
+    rest = iter(flat)
+    return [list(itertools.islice(rest, size)) for size in sizes.tolist()]
+
+
+def _plain_list(kept: Any) -> list[Any]:
+    return kept.tolist() if isinstance(kept, torch.Tensor) else list(kept)
+
+
+def _is_safe(value: Any) -> bool:
+    if type(value) in (list, tuple):
+        return all(map(_is_safe, value))
+    return type(value) in _SAFE

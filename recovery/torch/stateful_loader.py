@@ -20,7 +20,7 @@ from recovery.errors import UsageError
 from recovery.torch import fingerprint, loader_options, own_generators, restored, same_passes, torchdata_state
 from recovery.torch.module_names import forget_compiled
 from recovery.torch.passes import Passes
-from recovery.torch.sampled_order import generators_of, is_fixed
+from recovery.torch.sampled_order import generators_of, is_fixed, start_of
 from recovery.training.current import current_session
 
 _logger = logging.getLogger("recovery.torch")
@@ -51,8 +51,12 @@ class StatefulLoader(Passes):
                 next_step="Give a ResumableLoader, a StatefulDataLoader, or an object that is iterable and has both.",
             )
         self._generators: list[torch.Generator] = []
+        self._fixed: Any = None
+        """A sampler that torchdata asks again, since it gives the same order each time."""
+        self._order = ""
+        """Digest of that, of the pass under way."""
         if isinstance(loader, DataLoader):
-            _check_order(loader)
+            self._fixed = _checked_order(loader)
             self._generators = generators_of(loader)
             own_generators.note_of(loader, keeps_state=True)
             _note_lost_buffer(loader)
@@ -91,6 +95,13 @@ class StatefulLoader(Passes):
 
     @override
     def state_dict(self) -> dict[str, Any]:
+        if self._received and self._is_other_order():
+            raise UsageError(
+                field="loader",
+                reason=f"the {type(self._fixed).__name__} of the {self._kind} gives another order now than when this pass began: behind a failure it would go on"
+                " in that one",
+                next_step="Let it change between two passes, or give ResumableLoader(..., sampler=) or (..., batch_sampler=), which keeps the order of a pass.",
+            )
         inner = self._state_inside()
         of_generators = [generator.get_state() for generator in self._generators]
         return {
@@ -99,6 +110,7 @@ class StatefulLoader(Passes):
             "inner": inner,
             "again": self._again,
             "generators": of_generators,
+            "order": self._order,
         }
 
     def _state_inside(self) -> Any:
@@ -123,7 +135,7 @@ class StatefulLoader(Passes):
         self._is_iterated = False
         self._epoch, self._received = state["epoch"], state["received"]
         self._inner_state, self._again = state["inner"], state["again"]
-        self._saved_generators = state.get("generators")
+        self._saved_generators, self._order = state.get("generators"), state.get("order", "")
         at = f"batch {self._received} of epoch {self._epoch + 1}"
         if said := ", ".join(self._changes(state["of"]).values()):
             if self._received:
@@ -179,6 +191,11 @@ class StatefulLoader(Passes):
         self._goes_on, self._stood_at = self._received > 0, {}
         if self._goes_on:
             # Also an iteration that was left in the middle goes on here.
+            if self._is_other_order():
+                raise restored.unfit(
+                    "loader",
+                    f"the {type(self._fixed).__name__} of the {self._kind} gives another order than in the checkpoint's pass",
+                )
             if self._saved_generators is None:
                 self._saved_generators = [generator.get_state() for generator in self._generators]
             self._put_inside(self._state_inside())
@@ -186,6 +203,7 @@ class StatefulLoader(Passes):
             batches = restored.taken(self._kind, self._restored_iterator)
             self._put_generators()
         else:
+            self._order = "" if self._fixed is None else start_of(self._fixed)
             batches = iter(self._loader)
         self._open = batches
         return self._given(batches)
@@ -203,6 +221,9 @@ class StatefulLoader(Passes):
             restored.check({"loader": [self._loader]}, {"loader": [self._inner_state]})
             self._stood_at = self._place()
         return batches
+
+    def _is_other_order(self) -> bool:
+        return self._fixed is not None and self._order not in ("", start_of(self._fixed))
 
     def _put_generators(self) -> None:
         saved, self._saved_generators = self._saved_generators, None
@@ -286,7 +307,8 @@ def _note_lost_buffer(loader: DataLoader[Any]) -> None:
         )
 
 
-def _check_order(loader: DataLoader[Any]) -> None:
+def _checked_order(loader: DataLoader[Any]) -> Any:
+    """A sampler whose order is believed to stay as it is; None: the loader has its order again otherwise."""
     if loader.num_workers and not getattr(loader, "in_order", True):
         raise UsageError(
             field="loader",
@@ -303,9 +325,10 @@ def _check_order(loader: DataLoader[Any]) -> None:
         or torchdata_state.is_torchdatas(order)
         or hasattr(order, "state_dict")
         or hasattr(iter(order), "state_dict")
-        or is_fixed(order)
     ):
-        return
+        return None
+    if is_fixed(order):
+        return order
     raise UsageError(
         field="loader",
         reason=f"the {type(order).__name__} of the {type(loader).__name__} has no state, and gives another order each time: behind a failure a"

@@ -38,10 +38,12 @@ TRAINING = (
         "a sampler that gives another order behind a restart is believed",
         "I10",
         "torch/sampled_order.py",
-        "SampledOrder.check",
+        "SampledOrder.go_on",
         "saved not in ('', self.digest_of(epoch))",
         "False",
-        ("tests/torch/test_sampled_order.py::test_in_a_pass_another_order_is_refused_by_name",),
+        (
+            "tests/torch/test_changing_orders.py::test_pass_goes_on_in_its_order_where_the_sampler_gives_another_one",
+        ),
     ),
     Bug(
         "a stream that gives other samples where it is drawn again is believed",
