@@ -7,7 +7,7 @@ state needs is what rank 0 has, and rank 0 may die: where training changes such 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import distributed
@@ -21,7 +21,12 @@ class KeptBuffers:
     """Copies of the buffers of one generation's state."""
 
     def __init__(
-        self, buffers: Sequence[Buffer], *, mirrors: bool, known: Mapping[str, Sequence[str]] | None = None
+        self,
+        buffers: Sequence[Buffer],
+        *,
+        mirrors: bool,
+        known: Mapping[str, Sequence[str]] | None = None,
+        given: Iterable[str] = (),
     ) -> None:
         """Begin a generation: what the buffers are now is what they have not changed from.
 
@@ -30,7 +35,9 @@ class KeptBuffers:
             mirrors: a model of the state is in DistributedDataParallel, which gives rank 0's buffers to all.
             known: `mirrored()` of the generation whose state this one goes on with, the same on all ranks; None or empty: it is found at
                 the first boundaries.
+            given: names of the buffers in the state that this generation goes on with.
         """
+        self._given = frozenset(given)
         self._changes = BufferChanges(buffers)
         self._world_size = distributed.get_world_size() if distributed.is_initialized() else 1
         self._mirrored: MirroredBuffers | None = None
@@ -42,8 +49,12 @@ class KeptBuffers:
         self._seen: list[Seen] = []
 
     def kept(self) -> dict[str, torch.Tensor]:
-        """As they were at the last boundary, by name: the copies themselves."""
-        return {buffer.name: copy for buffer, copy in zip(self._changes.buffers, self._kept, strict=True)}
+        """As they were at the last boundary, by name: the copies themselves. Without those that each process has as it builds them."""
+        return {
+            buffer.name: copy
+            for number, (buffer, copy) in enumerate(zip(self._changes.buffers, self._kept, strict=True))
+            if buffer.persistent or buffer.name in self._given or self._has_changed(number)
+        }
 
     def mirrored(self) -> dict[str, list[str]]:
         """Names of the buffers that rank 0 sends, by when; empty where that is not settled."""
@@ -99,15 +110,20 @@ class KeptBuffers:
             return ""
         for number, (buffer, kept) in enumerate(zip(self._changes.buffers, self._kept, strict=False)):
             # Counters are alike on every rank.
-            if self._is_sent(number) or not kept.is_floating_point():
+            if self._is_sent(number):
+                if kept.shape != self._seen[number].tensor.shape:
+                    return f"buffer {buffer.name} has another shape than when the ranks agreed that rank 0 sends it"
                 continue
-            if not self._changes.since_begin(number, kept, self._seen[number]):
+            if not kept.is_floating_point() or not self._has_changed(number):
                 continue
             if not buffer.alike:
                 return f"training changes buffer {buffer.name}, which every rank has for itself"
             if self._mirrored is not None and not self._is_for_all:
                 return f"buffer {buffer.name} has changed, and had not in the first steps: the ranks have not agreed on it yet"
         return "" if self._mirrored is None else self._mirrored.why_not()
+
+    def _has_changed(self, number: int) -> bool:
+        return self._changes.since_begin(number, self._kept[number], self._seen[number])
 
     def _is_sent(self, number: int) -> bool:
         return self._mirrored is not None and number in self._mirrored

@@ -15,6 +15,7 @@ from recovery.torch.live_buffers import KeptBuffers
 from recovery.torch.live_gradients import KeptGradients
 from recovery.torch.live_header import CannotCarryError
 from recovery.torch.live_parts import LiveParts
+from recovery.torch.outside_state_dict import write_buffer
 
 _AS_IT_IS = frozenset({type(None), bool, int, float, str, bytes})
 _NOT_IN_A_GROUP = frozenset({"params", "param_names"})
@@ -26,6 +27,8 @@ class Kept:
     """What is copied at each boundary, but for buffers."""
 
     groups: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    frozen: list[str] = field(default_factory=list)
+    """Parameters whose `requires_grad` is False."""
     others: dict[str, Any] = field(default_factory=dict)
     loaders: dict[str, Any] = field(default_factory=dict)
     drawn: dict[str, str] = field(default_factory=dict)
@@ -38,6 +41,7 @@ class Kept:
         """Copy what it is now."""
         for name, optimizer in parts.optimizers.items():
             self.groups[name] = [_copied_group(group) for group in optimizer.param_groups]
+        self.frozen = parts.frozen()
         for name, item in parts.others.items():
             self.others[name] = copied(item.state_dict())
         for name, loader in parts.loaders.items():
@@ -62,6 +66,7 @@ def tree_of(parts: LiveParts, kept: Kept, buffers: KeptBuffers) -> dict[str, Any
     """
     return {
         "parameters": _own_parts(parts.parameters),
+        "frozen": kept.frozen,
         "buffers": buffers.kept(),
         "mirrored": buffers.mirrored(),
         "optimizers": {name: _state_of(name, optimizer) for name, optimizer in parts.optimizers.items()},
@@ -94,8 +99,10 @@ def put(parts: LiveParts, tree: Mapping[str, Any], drawn: Mapping[str, str]) -> 
     """
     for name, parameter in parts.parameters.items():
         _write(spread.local(parameter), tree["parameters"][name])
+    parts.freeze(tree["frozen"])
     for buffer in parts.buffers:
-        _write(buffer.tensor.detach(), tree["buffers"][buffer.name])
+        if buffer.persistent or buffer.name in tree["buffers"]:
+            write_buffer(buffer.holder, buffer.field, tree["buffers"][buffer.name])
     for name, item in parts.others.items():
         item.load_state_dict(copied(tree["others"][name]))
     for name, optimizer in parts.optimizers.items():

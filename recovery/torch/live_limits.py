@@ -9,7 +9,7 @@ import torch
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parallel import DistributedDataParallel
 
-from recovery.torch import live_header, spread
+from recovery.torch import live_header, outside_state_dict, spread
 from recovery.torch.live_parts import LiveParts
 
 SMALL_BYTES_MAX = 2**20
@@ -87,6 +87,8 @@ def _of_spread(name: str, module: torch.nn.Module) -> Iterator[str]:
 
 
 def _of_wrapper(wrapper: DistributedDataParallel | None) -> Iterator[str]:
+    for state in outside_state_dict.hook_states(wrapper):
+        yield f"The communication hook of DistributedDataParallel has a state ({type(state).__name__}), and every rank its own."
     if wrapper is not None and wrapper.parameters_to_ignore:
         names = sorted(wrapper.parameters_to_ignore)
         yield f"DistributedDataParallel leaves out {', '.join(names[:3])}: every rank has its own."

@@ -51,17 +51,26 @@ class LiveMemory:
         self._step = -1
         self._why = "no step has ended since its state was built"
         """Why the state cannot be given, until the next boundary; empty: nothing is known against it."""
-        self._bind(parts, mirrored={})
+        self._bind(parts, frozen=parts.frozen())
 
-    def _bind(self, parts: LiveParts, *, mirrored: Mapping[str, Sequence[str]]) -> None:
-        self._parts = parts
+    def _bind(
+        self,
+        parts: LiveParts,
+        *,
+        frozen: Sequence[str],
+        mirrored: Mapping[str, Sequence[str]] | None = None,
+        given: Sequence[str] = (),
+    ) -> None:
+        self._parts, self._built_frozen = parts, frozen
         parts.follow_keys(self._seed)
         self._trained = list(parts.parameters.values())
         # What is spread over the ranks counts its changes, and may be changed through this rank's part as well.
         parts_here = [spread.local(parameter) for parameter in self._trained if spread.is_spread(parameter)]
         self._counted = [*self._trained, *parts_here]
         self._kept = Kept()
-        self._buffers = KeptBuffers(parts.buffers, mirrors=parts.takes_buffers_of_rank_0(), known=mirrored)
+        self._buffers = KeptBuffers(
+            parts.buffers, mirrors=parts.takes_buffers_of_rank_0(), known=mirrored, given=given
+        )
         self._hooks = Hooks(parts, self._before_first_step)
         self._versions: list[int] = []
         self._unfit = ""
@@ -116,6 +125,8 @@ class LiveMemory:
         self._why = why_not = self.why_not()
         self._hooks.close()
         self._parts.let_go()
+        # Of what `session.keep` gives: the next wrapper is made as the first one was.
+        self._parts.freeze(self._built_frozen)
         for parameter in self._trained:
             # Copied at the boundary; this one may be a part of a bucket of the world that is over.
             parameter.grad = None
@@ -189,9 +200,10 @@ class LiveMemory:
             if not shapes:
                 _check_structure(new, tree[_STRUCTURE], source)
         new.follow_keys(self._seed)
+        frozen = new.frozen()
         live_content.put(new, tree, {} if why_not else self._kept.drawn)
         self.close()
-        self._bind(new, mirrored=tree["mirrored"])
+        self._bind(new, frozen=frozen, mirrored=tree["mirrored"], given=list(tree["buffers"]))
         new.gradients_are_alike = True
         self.begin(at.step)
         return self.digest()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -28,13 +28,14 @@ class Wrapped(NamedTuple):
 
 @dataclass(frozen=True)
 class Buffer:
-    """A buffer that belongs to the state: those that a module does not save are built again."""
+    """A buffer. One that a module does not save (`persistent=False`) belongs to the state where training has changed it, and is built again elsewhere."""
 
     name: str
     holder: dict[str, torch.Tensor | None]
     field: str
     alike: bool
     """DistributedDataParallel gives every rank that of rank 0 before each forward pass, or it is an average of one of which it does."""
+    persistent: bool = True
 
     @property
     def tensor(self) -> torch.Tensor:
@@ -76,6 +77,7 @@ class LiveParts:
         self.replicas = live_shards.replicas(self.parameters.values())
         """The ranks that hold what this one holds, where parameters are spread over the ranks; empty: they are not."""
         self.buffers: list[Buffer] = list(self._find_buffers())
+        self._built_groups = self._group_sizes()
 
     def _unwrap(self, name: str, item: Any) -> Any:
         compiled = False
@@ -117,18 +119,28 @@ class LiveParts:
             )
             for prefix, module in item.named_modules():
                 for field, tensor in module._buffers.items():  # noqa: SLF001 - the dict itself: a buffer may be another tensor later
-                    if tensor is None or field in module._non_persistent_buffers_set:  # noqa: SLF001 - torch has no public name for it
-                        continue
-                    if (id(module), field) not in seen:
+                    if tensor is not None and (id(module), field) not in seen:
                         seen.add((id(module), field))
                         alike = from_rank_0 or isinstance(module, torch.nn.SyncBatchNorm)
                         name = f"{item_name}.{prefix}.{field}" if prefix else f"{item_name}.{field}"
-                        yield Buffer(name, module._buffers, field, alike)  # noqa: SLF001 - as above
+                        persistent = field not in module._non_persistent_buffers_set  # noqa: SLF001 - torch has no public name for it
+                        yield Buffer(name, module._buffers, field, alike, persistent)  # noqa: SLF001 - as above
 
     def follow_keys(self, seed: int) -> None:
         """Let what loaders draw follow from this seed: another process could then go on from their positions."""
         for number, loader in enumerate(self.loaders.values()):
             loader.follow_keys(seed, number)
+
+    def frozen(self) -> list[str]:
+        """Parameters whose `requires_grad` is False."""
+        return [name for name, parameter in self.parameters.items() if not parameter.requires_grad]
+
+    def freeze(self, names: Iterable[str]) -> None:
+        """Let these be the parameters whose `requires_grad` is False."""
+        off = frozenset(names)
+        for name, parameter in self.parameters.items():
+            if parameter.requires_grad == (name in off):
+                parameter.requires_grad_(name not in off)
 
     def unreduced(self) -> str:
         """A parameter whose gradient was kept from being added over the ranks, in words; empty: there is none."""
@@ -176,8 +188,14 @@ class LiveParts:
                 return f"parameter {name} is another tensor than at the begin"
         if len(now) != len(self.parameters):
             return "its models or optimizers have more parameters than at the begin"
-        if [buffer.name for buffer in self._find_buffers()] != [buffer.name for buffer in self.buffers]:
-            return "the buffers of its models are others than at the begin"
+        if self._group_sizes() != self._built_groups:
+            return "the parameter groups of its optimizers are others than at the begin"
+        before, here = (
+            {buffer.name for buffer in self.buffers},
+            {buffer.name for buffer in self._find_buffers()},
+        )
+        if before != here:
+            return f"the buffers of its models are others than at the begin: {min(before ^ here)}"
         return ""
 
     def structure(self) -> str:
@@ -188,10 +206,18 @@ class LiveParts:
         for part, items in self._bare.items():
             lines += [f"{part} {number} {type(item).__qualname__}" for number, item in enumerate(items)]
         lines += [_described(name, parameter) for name, parameter in self.parameters.items()]
-        lines += [_described(buffer.name, buffer.tensor) for buffer in self.buffers]
-        for name, optimizer in self.optimizers.items():
-            lines.append(f"{name} {[len(group['params']) for group in optimizer.param_groups]}")
+        lines += [
+            _described(buffer.name, buffer.tensor) if buffer.persistent else buffer.name
+            for buffer in self.buffers
+        ]
+        lines += [f"{name} {sizes}" for name, sizes in self._group_sizes().items()]
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+    def _group_sizes(self) -> dict[str, list[int]]:
+        return {
+            name: [len(group["params"]) for group in optimizer.param_groups]
+            for name, optimizer in self.optimizers.items()
+        }
 
     def let_go(self) -> None:
         """Keep models and optimizers only: data sets, and what belongs to a world that is over, are built again.

@@ -231,8 +231,10 @@ class Mirror:
         `buffers` are all of this rank's; `asks` is read on rank 0 alone.
         """
         if distributed.get_rank() == 0:
-            if self.numbers:
-                torch._foreach_copy_(self._pending.views, [buffers[number] for number in self.numbers])
+            pairs = list(zip(self._pending.views, (buffers[number] for number in self.numbers), strict=True))
+            # One that has grown since has no place here: `KeptBuffers.why_not` says so.
+            if fitting := [(view, buffer) for view, buffer in pairs if view.shape == buffer.shape]:
+                torch._foreach_copy_([view for view, _ in fitting], [buffer for _, buffer in fitting])
             self._pending.bytes[-1] = asks
         distributed.broadcast(self._pending.bytes, 0)
         return bool(self._pending.bytes[-1])

@@ -110,8 +110,10 @@ def _of_gradient(key: tuple[str, int, str], names: _Names) -> tuple[str, int, st
 
 def _place(at: tuple[Any, ...], names: _Names) -> tuple[Any, ...]:
     """Of a shard map's entry: a gradient's place has its whole key as one step."""
-    if at[0] != "parts":
+    if at[0] == "gradients":
         return (at[0], _of_gradient(at[1], names), *at[2:])
+    if at[0] != "parts":
+        return at
     _, part, number, *inside = at
     if not inside:
         return at

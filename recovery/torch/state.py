@@ -17,16 +17,19 @@ from recovery.torch import (
     live_limits,
     mapped_file,
     module_names,
+    outside_state_dict,
     restored,
     same_passes,
     spread,
     unreduced_gradients,
 )
 from recovery.torch import payload as payloads
+from recovery.torch.as_built import AsBuilt
 from recovery.torch.file_layout import FileLayout
 from recovery.torch.host_copy import HostCopy
 from recovery.torch.live_memory import LiveMemory
 from recovery.torch.live_parts import LiveParts
+from recovery.torch.outside_state_dict import OUTSIDE
 from recovery.torch.passes import Passes
 from recovery.torch.random_state import capture_random_state, restore_random_state
 from recovery.torch.shared_state import SharedPieces, fingerprints_of, join
@@ -89,6 +92,7 @@ class TrainState:
         self._per_rank = _named(per_rank, self._parts)
         self._saves_gradients, self._gradients_logged = gradients, False
         self._live_parts: LiveParts | None = None
+        self._built: AsBuilt | None = None
         for name, part in self._parts.items():
             for item in _items(part):
                 if not (hasattr(item, "state_dict") and hasattr(item, "load_state_dict")):
@@ -127,6 +131,7 @@ class TrainState:
 
     def begin(self) -> None:
         """Keep everything as it was built: there is no checkpoint to load."""
+        self._note_built()
 
     def write(self, stream: BinaryIO) -> None:
         """Write the whole state with torch.save.
@@ -212,10 +217,14 @@ class TrainState:
             raise restored.unfit(str(path), "is no training state of this release")
         self._check_parts(payload["parts"])
         parts = self._bare_parts()
+        self._note_built()
         payload = mapped_file.own(module_names.of_file(payload, parts), parts)
         payload = spread.put_back(payload, parts)
+        outside = payload.get(OUTSIDE, {})
+        outside_state_dict.make_room(self._all_items(), outside)
         for name, items in parts.items():
             restored.load(name, items, payload["parts"][name])
+        outside_state_dict.put(self._all_items(), outside)
         restored.check(_without_loaders(parts), payload["parts"])
         self._put_gradients(payload)
         for part in self._parts.values():
@@ -289,10 +298,13 @@ class TrainState:
             name: [module_names.state_of(item) for item in items]
             for name, items in self._bare_parts().items()
         }
+        if self._built is not None:
+            self._built.compare(self._all_items(), parts)
         gradients = {"gradients": self._take_gradients()} if self._saves_gradients else {}
-        taken = spread.split({"parts": parts, **gradients})
+        outside = outside_state_dict.take(self._all_items())
+        taken = spread.split({"parts": parts, OUTSIDE: outside, **gradients})
         # At each save: a value that becomes unsafe later would be committed, and could never be loaded.
-        for name, states in taken["parts"].items():
+        for name, states in (*taken["parts"].items(), *taken[OUTSIDE].items()):
             payloads.refuse_unsafe(name, states)
         if taken.get("gradients") and self._live_parts is not None:
             taken[_ALIKE] = self._live_parts.gradients_are_alike
@@ -301,9 +313,7 @@ class TrainState:
 
     def live_parts(self) -> LiveParts:
         """Sorted as live rollback treats them."""
-        self._live_parts = LiveParts(
-            {name: _items(part) for name, part in self._parts.items()}, gradients=self._saves_gradients
-        )
+        self._live_parts = LiveParts(self._all_items(), gradients=self._saves_gradients)
         return self._live_parts
 
     def live_memory(self) -> LiveMemory:
@@ -313,6 +323,10 @@ class TrainState:
     def why_not_live(self) -> tuple[str, ...]:
         """What can be neither derived nor given to another rank, a sentence each; empty: live rollback is possible."""
         return live_limits.reasons(self.live_parts(), per_rank=self._per_rank)
+
+    def _note_built(self) -> None:
+        self._built = AsBuilt(self._all_items())
+        outside_state_dict.report_unsaved(self._all_items())
 
     def _check_parts(self, parts: Mapping[str, Any]) -> None:
         if set(parts) != set(self._parts):
@@ -345,9 +359,12 @@ class TrainState:
                 part, f"the checkpoint has a gradient of {name!r} of number {number} that fits no parameter"
             )
 
+    def _all_items(self) -> dict[str, list[Any]]:
+        return {name: _items(part) for name, part in self._parts.items()}
+
     def _bare_parts(self) -> dict[str, list[Any]]:
         return {
-            name: [module_names.bare(item) for item in _items(part)] for name, part in self._parts.items()
+            name: [module_names.bare(item) for item in items] for name, items in self._all_items().items()
         }
 
 

@@ -1,0 +1,339 @@
+"""What training may change and no `state_dict` has.
+
+These are `requires_grad`, buffers with `persistent=False`, parameter groups that were added, and the state of a communication hook of
+DistributedDataParallel. A file has it under OUTSIDE, by part, with an entry for each object. Files of earlier releases have none: there all of it
+stays as it was built.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
+
+from recovery.errors import CheckpointStateError
+from recovery.torch import gradients as gradients_of
+from recovery.torch import module_names
+from recovery.torch import payload as payloads
+from recovery.torch.kept_generators import KeptGenerator, is_generator
+
+_logger = logging.getLogger("recovery.torch")
+
+OUTSIDE = "outside_state_dict"
+"""Where it stands in a payload."""
+_UNCHANGING = (type(None), bool, int, float, str, bytes)
+_GENERATOR = "recovery.generator"
+"""Marks the state of a generator in that of a hook."""
+
+Parts = Mapping[str, Sequence[Any]]
+"""Objects by part, in the wrappers that they were given in."""
+Group = list[gradients_of.Key]
+"""The parameters of a group of an optimizer."""
+Trained = Mapping[gradients_of.Key, torch.Tensor]
+"""Parameters of all parts by their keys."""
+
+
+class BufferPlace(NamedTuple):
+    """Where a module keeps a buffer."""
+
+    name: str
+    module: torch.nn.Module
+    field: str
+    persistent: bool
+
+
+def buffers_of(item: torch.nn.Module) -> Iterator[BufferPlace]:
+    """The buffers of a module and of those in it, under plain names, with those that are None."""
+    for prefix, module in item.named_modules():
+        of_module = module._non_persistent_buffers_set  # noqa: SLF001 - torch has no public name for it
+        for field in module._buffers:  # noqa: SLF001 - as above
+            name = module_names.plain(f"{prefix}.{field}" if prefix else field)
+            yield BufferPlace(name, module, field, field not in of_module)
+
+
+def write_buffer(holder: dict[str, torch.Tensor | None], field: str, value: torch.Tensor | None) -> None:
+    """Give a buffer this value: into the tensor that is there, or in its place where that has no room for it of its own (`expand`)."""
+    mine = holder[field]
+    if value is None:
+        holder[field] = None
+    elif mine is None or (mine.shape, mine.dtype) != (value.shape, value.dtype) or _overlaps(mine):
+        holder[field] = value.to(value.device if mine is None else mine.device, copy=True)
+    else:
+        with torch.no_grad():
+            mine.copy_(value)
+
+
+def take(parts: Parts) -> dict[str, list[dict[str, Any]]]:
+    """All of it, as it is now. Nothing is copied."""
+    of_parts = trained(parts)
+    taken = {part: [_taken(item, of_parts) for item in items] for part, items in parts.items()}
+    return {part: entries for part, entries in taken.items() if any(entries)}
+
+
+def make_room(parts: Parts, saved: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    """Before anything is loaded: add the parameter groups that training had added, and give expanded buffers memory of their own."""
+    of_parts = trained(parts)
+    for part, number, item in items_of(parts):
+        if isinstance(item, torch.optim.Optimizer):
+            groups = _entry(saved, part, number).get("groups", ())
+            if missing := added_groups(groups_of(item, of_parts), groups, of_parts):
+                _add_groups(f"{part}[{number}]", item, missing, of_parts)
+        elif isinstance(item, torch.nn.Module):
+            for place in buffers_of(item):
+                holder = place.module._buffers  # noqa: SLF001 - torch has no public name for it
+                tensor = holder[place.field]
+                if tensor is not None and _overlaps(tensor):
+                    holder[place.field] = tensor.contiguous()
+
+
+def put(parts: Parts, saved: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    """Put back what `take` has given: behind the states of all objects."""
+    for part, number, item in items_of(parts):
+        entry, name = _entry(saved, part, number), f"{part}[{number}]"
+        if "frozen" in entry and isinstance(item, torch.nn.Module):
+            put_frozen(item, entry["frozen"], name)
+            _put_buffers(item, entry["buffers"], name)
+        hooks = hook_states(parts[part][number])
+        for state, values in zip(hooks, entry.get("hooks", ()), strict=False):
+            _put_hook(state, values, _device_of(item))
+        if "hooks" in entry and len(hooks) != len(entry["hooks"]):
+            _logger.warning(
+                "event=hook_state_not_restored part=%s the checkpoint has the states of %d communication hooks, and here are %d: register them "
+                "before the state is loaded",
+                name,
+                len(entry["hooks"]),
+                len(hooks),
+            )
+
+
+def frozen(item: torch.nn.Module) -> list[str]:
+    """Plain names of the parameters whose `requires_grad` is False."""
+    named = dict(item.named_parameters())
+    names = module_names.plain_names(named)
+    return [names[name] for name, parameter in named.items() if not parameter.requires_grad]
+
+
+def put_frozen(item: torch.nn.Module, names: Sequence[str], part: str) -> None:
+    """Set `requires_grad` of every parameter: False of these, True of all others."""
+    named, off = dict(item.named_parameters()), set(names)
+    plain = module_names.plain_names(named)
+    changed = [name for name in named if named[name].requires_grad == (plain[name] in off)]
+    for name in changed:
+        named[name].requires_grad_(plain[name] not in off)
+    if changed:
+        _logger.info(
+            "event=requires_grad_restored part=%s of %d parameters it is as it was saved, and not as it was built (%s, ...)",
+            part,
+            len(changed),
+            changed[0],
+        )
+
+
+def hook_states(item: Any) -> list[Any]:
+    """The states of a wrapped model's communication hooks that have one; a process group is none."""
+    found = []
+    while (inner := module_names.inside(item)) is not item:
+        if isinstance(item, DistributedDataParallel):
+            # Read in torch 2.13.
+            hooks = getattr(item, "_comm_hooks", ())
+            found += [
+                state
+                for _, state in hooks
+                if not (_is_process_group(state) or isinstance(state, _UNCHANGING) or callable(state))
+            ]
+        item = inner
+    return found
+
+
+def report_unsaved(parts: Parts) -> None:
+    """Before the first step: say what of such states a checkpoint cannot hold."""
+    for part, items in parts.items():
+        unsaved = [name for item in items for state in hook_states(item) for name in _unsaved(state)]
+        if unsaved:
+            _logger.warning(
+                "event=hook_state_not_saved part=%s attributes=%s of the state of a communication hook are in no checkpoint, so a job that goes on has "
+                "them as the program makes them: keep tensors, numbers, text, generators, lists and dicts there",
+                part,
+                ",".join(unsaved),
+            )
+
+
+def items_of(parts: Parts) -> Iterator[tuple[str, int, Any]]:
+    """Each object without its wrappers, with its part and its number in it."""
+    for part, items in parts.items():
+        for number, item in enumerate(items):
+            yield part, number, module_names.bare(item)
+
+
+def _entry(saved: Mapping[str, Sequence[Mapping[str, Any]]], part: str, number: int) -> Mapping[str, Any]:
+    entries = saved.get(part, ())
+    return entries[number] if number < len(entries) else {}
+
+
+def trained(parts: Parts) -> Trained:
+    """Every parameter of these parts, by its key."""
+    bare = {part: [module_names.bare(item) for item in items] for part, items in parts.items()}
+    return dict(gradients_of.parameters(bare))
+
+
+def _taken(item: Any, of_parts: Trained) -> dict[str, Any]:
+    inner = module_names.bare(item)
+    if isinstance(inner, torch.optim.Optimizer):
+        return {"groups": groups_of(inner, of_parts)}
+    if not isinstance(inner, torch.nn.Module):
+        return {}
+    buffers = {
+        place.name: None if tensor is None else tensor.detach()
+        for place in buffers_of(inner)
+        if not place.persistent
+        for tensor in [place.module._buffers[place.field]]  # noqa: SLF001 - torch has no public name for it
+    }
+    taken: dict[str, Any] = {"frozen": frozen(inner), "buffers": buffers}
+    if hooks := hook_states(item):
+        taken["hooks"] = [_taken_of_hook(state) for state in hooks]
+    return taken
+
+
+# --- parameter groups --------------------------------------------------------------------------------------------------
+
+
+def groups_of(optimizer: torch.optim.Optimizer, of_parts: Trained) -> list[Group]:
+    """The parameters of each of its groups, by their keys among all parts."""
+    keys = {id(parameter): key for key, parameter in of_parts.items()}
+    return [[keys[id(parameter)] for parameter in group["params"]] for group in optimizer.param_groups]
+
+
+def added_groups(
+    here: Sequence[Group], saved: Sequence[Group], known: Container[gradients_of.Key]
+) -> list[Group]:
+    """The groups that were saved behind those that are here, if a start could add them: of parameters that it knows, and in no group yet."""
+    if [list(group) for group in saved[: len(here)]] != list(here):
+        return []
+    taken = {key for group in here for key in group}
+    added = [list(group) for group in saved[len(here) :]]
+    return added if all(key in known and key not in taken for group in added for key in group) else []
+
+
+def _add_groups(
+    name: str, optimizer: torch.optim.Optimizer, groups: Sequence[Group], of_parts: Trained
+) -> None:
+    named = any("param_names" in group for group in optimizer.param_groups)
+    for group in groups:
+        # Its options and the names of its parameters come with the state.
+        params = [(key[2], of_parts[key]) if named else of_parts[key] for key in group]
+        optimizer.add_param_group({"params": params})
+    _logger.info(
+        "event=param_groups_added part=%s %d groups of the checkpoint that training had added, with %d parameters",
+        name,
+        len(groups),
+        sum(map(len, groups)),
+    )
+
+
+# --- buffers -----------------------------------------------------------------------------------------------------------
+
+
+def _put_buffers(item: torch.nn.Module, saved: Mapping[str, torch.Tensor | None], part: str) -> None:
+    places = {place.name: place for place in buffers_of(item) if not place.persistent}
+    modules = {module_names.plain(name): module for name, module in item.named_modules()}
+    for name, value in saved.items():
+        prefix, _, field = name.rpartition(".")
+        place = places.get(name)
+        if place is not None:
+            write_buffer(place.module._buffers, place.field, value)  # noqa: SLF001 - torch has no public name for it
+        elif prefix in modules and not hasattr(modules[prefix], field):
+            # The first step makes it, where it is not there yet.
+            here = None if value is None else value.to(_device_of(item), copy=True)
+            modules[prefix].register_buffer(field, here, persistent=False)
+        else:
+            _logger.warning(
+                "event=buffer_not_restored part=%s buffer=%s it is in the checkpoint, and is no buffer with persistent=False here",
+                part,
+                name,
+            )
+
+
+def _overlaps(tensor: torch.Tensor) -> bool:
+    """Do several of its elements lie in one place, as those of `expand`? torch writes into no such tensor."""
+    return tensor.layout is torch.strided and any(
+        stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)
+    )
+
+
+def _device_of(item: Any) -> torch.device:
+    first = next(item.parameters(), None) if isinstance(item, torch.nn.Module) else None
+    return torch.device("cpu") if first is None else first.device
+
+
+# --- communication hooks -----------------------------------------------------------------------------------------------
+
+
+def _is_process_group(value: Any) -> bool:
+    return distributed.is_available() and isinstance(value, distributed.ProcessGroup)
+
+
+def _attributes(state: Any) -> dict[str, Any] | None:
+    """What an object holds, without process groups; None: nobody knows."""
+    if type(state) is dict:
+        found = state
+    else:
+        slots = [name for kind in type(state).__mro__ for name in getattr(kind, "__slots__", ())]
+        found = {name: getattr(state, name) for name in slots if name[:2] != "__" and hasattr(state, name)}
+        found |= getattr(state, "__dict__", {})
+        if not found:
+            return None
+    return {name: value for name, value in found.items() if not _is_process_group(value)}
+
+
+def _unsaved(state: Any) -> list[str]:
+    values, kind = _attributes(state), type(state).__name__
+    if values is None:
+        return [kind]
+    return [f"{kind}.{name}" for name, value in values.items() if not _is_safe(value)]
+
+
+def _is_safe(value: Any) -> bool:
+    if is_generator(value):
+        return True
+    try:
+        payloads.refuse_unsafe("", value)
+    except CheckpointStateError:
+        return False
+    return True
+
+
+def _taken_of_hook(state: Any) -> dict[str, Any]:
+    return {
+        name: {_GENERATOR: KeptGenerator(value).state_dict()} if is_generator(value) else value
+        for name, value in (_attributes(state) or {}).items()
+        if _is_safe(value)
+    }
+
+
+def _put_hook(state: Any, values: Mapping[str, Any], device: torch.device) -> None:
+    here = _attributes(state) or {}
+    for name, value in values.items():
+        mine = here.get(name)
+        if type(value) is dict and _GENERATOR in value and is_generator(mine):
+            KeptGenerator(mine).load_state_dict(value[_GENERATOR])
+            continue
+        on_device = _on(value, mine.device if isinstance(mine, torch.Tensor) else device)
+        if type(state) is dict:
+            state[name] = on_device
+        else:
+            setattr(state, name, on_device)
+
+
+def _on(value: Any, device: torch.device) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.to(device, copy=True)
+    if type(value) is dict:
+        return {key: _on(inner, device) for key, inner in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_on(inner, device) for inner in value)
+    return copy.deepcopy(value)
