@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -86,29 +86,12 @@ def steps(  # noqa: PLR0913 - one keyword for each thing that a script may want
             reason="was called before recovery.torch.join()",
             next_step="Call join() where the script called torch.distributed.init_process_group.",
         )
-    _check_schedules(optimizer, further)
     parts = {"lr_scheduler": None, **further}
     state = TrainState(model=model, optimizer=optimizer, loader=resumable(loader, session), **parts)
     config = CheckpointConfig(save_checkpoint_steps=save_every, keep_checkpoint_max=5)
     saver = ModelCheckpoint("train", Path(directory) / str(session.rank), config)
     for _, batch in session.steps(state, epochs=epochs, callbacks=[*callbacks, saver]):
         yield batch
-
-
-def _check_schedules(optimizer: Any, further: Mapping[str, Any]) -> None:
-    """A schedule that is not named would begin again at 0 behind a failure, in silence. torch's note themselves in the optimizer.
-
-    Raises:
-        UsageError: there is one, and no part is a schedule.
-    """
-    optimizers = optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]
-    is_scheduled = any("initial_lr" in group for each in optimizers for group in each.param_groups)
-    if is_scheduled and "lr_scheduler" not in further:
-        raise UsageError(
-            field="recovery.torch.steps",
-            reason="a schedule sets the optimizer's learning rate and is not named: it would begin again behind a failure",
-            next_step="Give it: steps(..., lr_scheduler=scheduler); several as a list.",
-        )
 
 
 def resumable(loader: DataLoader[Any], session: SessionInterface) -> ResumableLoader:

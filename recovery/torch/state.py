@@ -18,8 +18,10 @@ from recovery.torch import (
     mapped_file,
     module_names,
     outside_state_dict,
+    parts_of_state,
     restored,
     same_passes,
+    schedules,
     spread,
     unreduced_gradients,
 )
@@ -88,19 +90,13 @@ class TrainState:
             "loader": loader,
             **objects,
         }
-        self._parts = {name: part for name, part in given.items() if part is not None}
-        self._per_rank = _named(per_rank, self._parts)
+        self._parts = parts_of_state.named(given)
+        self._per_rank = parts_of_state.those_named(per_rank, self._parts)
         self._saves_gradients, self._gradients_logged = gradients, False
         self._live_parts: LiveParts | None = None
         self._built: AsBuilt | None = None
-        for name, part in self._parts.items():
-            for item in _items(part):
-                if not (hasattr(item, "state_dict") and hasattr(item, "load_state_dict")):
-                    raise UsageError(
-                        field=name,
-                        reason=f"{type(item).__name__} has no state_dict and load_state_dict",
-                        next_step="Give an object that has both, or leave it out.",
-                    )
+        self._schedules_checked = False
+        parts_of_state.check(self._parts)
 
     @property
     def batches(self) -> Iterable[Any]:
@@ -130,8 +126,13 @@ class TrainState:
             same_passes.check(self._loader.length, epoch=self._loader.epoch)
 
     def begin(self) -> None:
-        """Keep everything as it was built: there is no checkpoint to load."""
+        """Keep everything as it was built: there is no checkpoint to load.
+
+        Raises:
+            UsageError: a schedule of an optimizer is no part; behind a restore that is found at the first save.
+        """
         self._note_built()
+        self._check_schedules()
 
     def write(self, stream: BinaryIO) -> None:
         """Write the whole state with torch.save.
@@ -221,14 +222,14 @@ class TrainState:
         payload = mapped_file.own(module_names.of_file(payload, parts), parts)
         payload = spread.put_back(payload, parts)
         outside = payload.get(OUTSIDE, {})
-        outside_state_dict.make_room(self._all_items(), outside)
+        outside_state_dict.make_room(self._parts, outside)
         for name, items in parts.items():
             restored.load(name, items, payload["parts"][name])
-        outside_state_dict.put(self._all_items(), outside)
-        restored.check(_without_loaders(parts), payload["parts"])
+        outside_state_dict.put(self._parts, outside)
+        restored.check(parts_of_state.without_loaders(parts), payload["parts"])
         self._put_gradients(payload)
-        for part in self._parts.values():
-            for item in _items(part):
+        for items in self._parts.values():
+            for item in items:
                 if isinstance(item, Passes):
                     item.prime()
         restore_random_state(payload["random"])
@@ -254,7 +255,7 @@ class TrainState:
         from recovery.torch import resharding  # noqa: PLC0415 - as in spread.py
 
         saved = resharding.saved_in(Path(directory), step)
-        parts = _without_loaders(self._bare_parts())
+        parts = parts_of_state.without_loaders(self._bare_parts())
         states = resharding.states_for(saved, parts)
         for name, items in parts.items():
             restored.load(name, items, states[name])
@@ -298,10 +299,11 @@ class TrainState:
             name: [module_names.state_of(item) for item in items]
             for name, items in self._bare_parts().items()
         }
+        self._check_schedules()
         if self._built is not None:
-            self._built.compare(self._all_items(), parts)
+            self._built.compare(self._parts, parts)
         gradients = {"gradients": self._take_gradients()} if self._saves_gradients else {}
-        outside = outside_state_dict.take(self._all_items())
+        outside = outside_state_dict.take(self._parts)
         taken = spread.split({"parts": parts, OUTSIDE: outside, **gradients})
         # At each save: a value that becomes unsafe later would be committed, and could never be loaded.
         for name, states in (*taken["parts"].items(), *taken[OUTSIDE].items()):
@@ -313,20 +315,26 @@ class TrainState:
 
     def live_parts(self) -> LiveParts:
         """Sorted as live rollback treats them."""
-        self._live_parts = LiveParts(self._all_items(), gradients=self._saves_gradients)
+        self._live_parts = LiveParts(self._parts, gradients=self._saves_gradients)
         return self._live_parts
 
     def live_memory(self) -> LiveMemory:
         """What this process's memory holds of this state. Ask before anything is loaded: the seed of the generators is noted here."""
+        self._note_built()
         return LiveMemory(self.live_parts())
 
     def why_not_live(self) -> tuple[str, ...]:
         """What can be neither derived nor given to another rank, a sentence each; empty: live rollback is possible."""
         return live_limits.reasons(self.live_parts(), per_rank=self._per_rank)
 
+    def _check_schedules(self) -> None:
+        if not self._schedules_checked:
+            schedules.check(self._parts)
+            self._schedules_checked = True
+
     def _note_built(self) -> None:
-        self._built = AsBuilt(self._all_items())
-        outside_state_dict.report_unsaved(self._all_items())
+        self._built = AsBuilt(self._parts)
+        outside_state_dict.report_unsaved(self._parts)
 
     def _check_parts(self, parts: Mapping[str, Any]) -> None:
         if set(parts) != set(self._parts):
@@ -359,33 +367,5 @@ class TrainState:
                 part, f"the checkpoint has a gradient of {name!r} of number {number} that fits no parameter"
             )
 
-    def _all_items(self) -> dict[str, list[Any]]:
-        return {name: _items(part) for name, part in self._parts.items()}
-
     def _bare_parts(self) -> dict[str, list[Any]]:
-        return {
-            name: [module_names.bare(item) for item in items] for name, items in self._all_items().items()
-        }
-
-
-def _named(names: Iterable[str], parts: Mapping[str, Any]) -> frozenset[str]:
-    named = frozenset([names] if isinstance(names, str) else names)
-    unknown = sorted(named - set(parts))
-    if unknown:
-        raise UsageError(
-            field="per_rank",
-            reason=f"names {unknown}, and the parts are {sorted(parts)}",
-            next_step="Name parts that are given.",
-        )
-    return named
-
-
-def _items(part: Any) -> list[Any]:
-    return list(part) if isinstance(part, (list, tuple)) else [part]
-
-
-def _without_loaders(parts: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
-    """A loader compares its own position, since the data may have been divided otherwise on purpose."""
-    return {
-        name: items for name, items in parts.items() if not any(isinstance(item, Passes) for item in items)
-    }
+        return {name: [module_names.bare(item) for item in items] for name, items in self._parts.items()}

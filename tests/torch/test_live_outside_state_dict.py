@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import nn
@@ -60,9 +58,9 @@ def test_a_group_or_a_buffer_that_came_later_is_named() -> None:
     small.net.register_buffer("later", torch.zeros(1), persistent=False)
     assert memory.offer() == ("", "the buffers of its models are others than at the begin: model[0].later")
 
-    small = Small(second=nn.Linear(1, 1))
+    second = nn.Linear(1, 1)
+    small = Small(second=second)
     memory = small.begun()
     memory.boundary(1)
-    second: Any = small.state._parts["second"]
     small.optimizer.add_param_group({"params": list(second.parameters())})
     assert memory.offer()[1] == "the parameter groups of its optimizers are others than at the begin"

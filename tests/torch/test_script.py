@@ -20,7 +20,7 @@ from typing_extensions import override
 
 import recovery.torch as rt
 from recovery.errors import UsageError
-from recovery.torch.script import _check_schedules, resumable
+from recovery.torch.script import resumable
 from tests.needs import needs_package
 from tests.torch.fake_session import FakeSession
 
@@ -140,16 +140,6 @@ def test_worker_processes_of_a_stream_that_would_stay_are_said_to_end(
 def test_a_loader_without_batches_is_refused_by_name() -> None:
     with pytest.raises(UsageError, match="has a batch_size of None"):
         division(DataLoader(DATA, batch_size=None))
-
-
-def test_a_schedule_that_is_not_named_is_refused() -> None:
-    model = torch.nn.Linear(1, 1)
-    optimizer = torch.optim.SGD(model.parameters())
-    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3)
-    with pytest.raises(UsageError, match="is not named"):
-        _check_schedules([optimizer], {})
-    _check_schedules(optimizer, {"lr_scheduler": schedule})
-    _check_schedules(torch.optim.SGD(model.parameters()), {})
 
 
 def test_steps_before_join_are_refused() -> None:

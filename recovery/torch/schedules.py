@@ -1,0 +1,87 @@
+"""Schedules of learning rates that are no part of a training state: behind a failure they would begin again, and nothing would say so.
+
+They are found as objects: a schedule holds its optimizer, and Python's collector knows what does.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import LRScheduler
+
+from recovery.errors import UsageError
+
+_DEEP = 4
+"""From a part to a schedule that it holds: `SequentialLR._schedulers[0]` has two steps."""
+
+_found_named: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+"""Optimizers that were looked at. One that `session.keep` gives again may still be held by the last entry's schedule, until that is collected."""
+
+
+def check(parts: Mapping[str, Sequence[Any]]) -> None:
+    """Look at what holds an optimizer. It takes the collector some 50 ms, so a restore leaves it to the first save.
+
+    Raises:
+        UsageError: something schedules an optimizer of these parts, and is neither a part nor held by one.
+    """
+    optimizers = [
+        item for items in parts.values() for item in items if isinstance(item, torch.optim.Optimizer)
+    ]
+    new = [optimizer for optimizer in optimizers if optimizer not in _found_named]
+    if not new:
+        return
+    others = [item for items in parts.values() for item in items if item not in optimizers]
+    held = {id(value): value for value in _held_by(others)}
+    for optimizer in new:
+        name = _unnamed(optimizer, held)
+        if name:
+            # What an earlier entry has left behind is gone then.
+            gc.collect()
+            name = _unnamed(optimizer, held)
+        if name:
+            raise UsageError(
+                field="TrainState",
+                reason=f"{name} sets the learning rate of {type(optimizer).__name__} and is not named: it would begin again behind a failure",
+                next_step="Give it: TrainState(..., lr_scheduler=scheduler), or steps(..., lr_scheduler=scheduler); several as a list.",
+            )
+    _found_named.update(new)
+
+
+def _unnamed(optimizer: torch.optim.Optimizer, held: Mapping[int, Any]) -> str:
+    """The class of a schedule of it that is none of these; empty: there is none."""
+    found = [holder for holder in _holders(optimizer) if isinstance(holder, LRScheduler)]
+    for schedule in found:
+        if id(schedule) not in held:
+            return type(schedule).__name__
+    # One of another library, as timm's: torch's are found above.
+    is_scheduled = any("initial_lr" in group for group in optimizer.param_groups)
+    return "a schedule" if is_scheduled and not found and id(optimizer) not in held else ""
+
+
+def _holders(optimizer: torch.optim.Optimizer) -> Iterator[Any]:
+    """Objects that have it as an attribute."""
+    for referrer in gc.get_referrers(optimizer):
+        if type(referrer) is dict:
+            yield from (
+                one for one in gc.get_referrers(referrer) if getattr(one, "__dict__", None) is referrer
+            )
+        else:
+            yield referrer
+
+
+def _held_by(values: Iterable[Any], depth: int = 0) -> Iterator[Any]:
+    """These objects, and what they hold."""
+    for value in values:
+        yield value
+        if depth == _DEEP or isinstance(value, torch.nn.Module | torch.Tensor | torch.optim.Optimizer):
+            continue
+        if isinstance(value, (list, tuple)):
+            yield from _held_by(value, depth + 1)
+        elif isinstance(value, dict):
+            yield from _held_by(value.values(), depth + 1)
+        elif hasattr(type(value), "load_state_dict"):
+            yield from _held_by(vars(value).values(), depth + 1)
