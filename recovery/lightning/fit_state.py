@@ -17,6 +17,7 @@ from lightning.pytorch.trainer.connectors.logger_connector.result import _Metada
 from torchmetrics import Metric
 
 from recovery.lightning import logger_files
+from recovery.lightning.hook_state import HookState
 from recovery.torch import gradients, mapped_file, restored
 from recovery.torch import payload as payloads
 from recovery.torch.file_layout import FileLayout
@@ -35,9 +36,11 @@ _OURS = "recovery"
 class FitState:
     """The state of one `fit`, as `recovery.ModelCheckpoint` saves it: at the beginning of a batch, before anything is done with it."""
 
-    def __init__(self, trainer: Trainer, places: Callable[[], list[dict[str, Any]]], owner: str) -> None:
+    def __init__(
+        self, trainer: Trainer, places: Callable[[], list[dict[str, Any]]], hooks: HookState, owner: str
+    ) -> None:
         """Nothing is loaded yet. `places` says where each loader of the training is; `owner` is of what its loggers write (logger_files.py)."""
-        self._trainer, self._places, self._owner = trainer, places, owner
+        self._trainer, self._places, self._hooks, self._owner = trainer, places, hooks, owner
         self.path: Path | None = None
         """The plan's checkpoint, for Lightning to load; None: training begins."""
         self.saved: dict[str, Any] = {}
@@ -68,6 +71,8 @@ class FitState:
         self.path = path
         # A copy: the file is not kept open, nor its pages used once it was deleted.
         self.saved = copied_to_host(saved)
+        # Earlier releases have saved none.
+        self._hooks.saved = self.saved.pop("hooks", None)
         self.checkpoint_directories = {
             key: state["dirpath"]
             for key, state in payload["callbacks"].items()
@@ -113,6 +118,7 @@ class FitState:
             # The next backward pass may add to them; else it finds none.
             "gradients": gradients.take({"module": [trainer.lightning_module]}) if adds_gradients else {},
             "logged": _take_logged(trainer),
+            "hooks": self._hooks.take(),
             "loggers": logger_files.take(trainer.loggers, self._owner),
             "should_stop": trainer.should_stop,
             "last_saved_steps": {

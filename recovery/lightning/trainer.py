@@ -21,6 +21,7 @@ from typing_extensions import override
 from recovery.errors import UsageError
 from recovery.lightning import logger_files, written_files
 from recovery.lightning.fit_state import FitState
+from recovery.lightning.hook_state import HookState
 from recovery.lightning.watched_loader import WatchedLoader
 from recovery.torch import devices, init_process_group, own_generators, same_passes
 from recovery.training.callbacks import ModelCheckpoint
@@ -61,7 +62,10 @@ class Trainer(PlainTrainer):  # type: ignore[misc]  # Lightning is not there whe
             super().__init__(**arguments)
             return
         self._state: FitState | None = None
+        self._hooks: HookState | None = None
         self._sigterm: Any = None
+        self._goes_on = False
+        """Within an epoch that was loaded, whose hooks are still to be made up for."""
         self._watched: list[WatchedLoader] = []
         self._steps = Steps(session)
         super().__init__(**self._of_session(session, arguments))
@@ -127,7 +131,9 @@ class Trainer(PlainTrainer):  # type: ignore[misc]  # Lightning is not there whe
                 next_step="Train all epochs in one call.",
             )
         owner = logger_files.owner_of(session)
-        state = self._state = FitState(self, self._places, owner)
+        hooks = self._hooks = HookState(self, lambda: [watched.plain for watched in self._watched])
+        state = self._state = FitState(self, self._places, hooks, owner)
+        self._watch_hooks(hooks)
         session.state = state
         session.training_stop.refusal = "its loop is Lightning's (trainer.should_stop, EarlyStopping)"
         session.restore(state)
@@ -174,6 +180,11 @@ class Trainer(PlainTrainer):  # type: ignore[misc]  # Lightning is not there whe
 
     # --- what `steps` asks for ------------------------------------------------------------------------------------------
 
+    def loads(self) -> None:
+        """Lightning has the optimizers, and loads their states next."""
+        assert self._hooks is not None, "fit has made it"
+        self._hooks.put_groups()
+
     def loaded(self) -> None:
         """Lightning has loaded its part, and stands before the first batch."""
         # Lightning's handler answers SIGTERM with a collective that nobody else is in.
@@ -193,9 +204,23 @@ class Trainer(PlainTrainer):  # type: ignore[misc]  # Lightning is not there whe
         progress = loop.batch_progress
         progress.total.ready, progress.current.ready = progress.total.completed, progress.current.completed
         progress.is_last_batch = False
-        if not loop._should_accumulate():  # noqa: SLF001 - the condition on which Lightning will count it, as it stands from here on
-            loop._batches_that_stepped -= 1  # noqa: SLF001 - as above
         state.put_back()
+        self._goes_on = True
+
+    def _watch_hooks(self, hooks: HookState) -> None:
+        """Lightning calls those of an epoch's begin and end in these two methods of its loop."""
+        loop = self.fit_loop
+
+        def begin_epoch() -> None:
+            hooks.begin_epoch(plain_begin)
+            goes_on, self._goes_on = self._goes_on, False
+            # The condition on which Lightning will count the batch, by the accumulation that is in force again.
+            if goes_on and not loop.epoch_loop._should_accumulate():  # noqa: SLF001 - nothing public tells
+                loop.epoch_loop._batches_that_stepped -= 1  # noqa: SLF001 - as above
+
+        plain_begin, plain_end = loop.on_advance_start, loop.on_advance_end
+        setattr(loop, "on_advance_start", begin_epoch)  # noqa: B010 - one of the loop's hooks, of one object
+        setattr(loop, "on_advance_end", lambda: hooks.watch(plain_end))  # noqa: B010 - as above
 
     def save_if_due(self, session: Session) -> None:
         """Called at the beginning of a batch, when the one before it counts."""
@@ -308,6 +333,10 @@ class Steps(Callback):  # type: ignore[misc]  # Lightning is not there where typ
         """Of one entry."""
         super().__init__()
         self._session, self._is_new = session, False
+
+    @override
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        trainer.loads()
 
     @override
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:

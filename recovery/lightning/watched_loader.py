@@ -44,6 +44,11 @@ class WatchedLoader:
     def __len__(self) -> int:
         return len(self._loader)
 
+    @property
+    def plain(self) -> Any:
+        """The loader itself."""
+        return self.__dict__["_loader"]
+
     def __iter__(self) -> Iterator[Any]:
         at = self.__dict__["_at"]
         self.__dict__.update(_at=None, _pass=_Pass(self._loader, at))
@@ -63,13 +68,15 @@ class _Pass:
         self._again: deque[RandomState] = deque()
         """The same of batches that were asked for before the place that this pass goes on at, and are again."""
         self._received = 0
+        self._first: RandomState | None = None
+        """They before the first batch was asked for: hooks of the epoch's begin may have drawn since the pass was begun, and samplers draw only then."""
         self._batches: Iterator[Any] | None = None
         if at is None:
             own = [generator.get_state() for generator in _generators(loader)]
             self._begun = {"random": capture_random_state(), "own": own}
             self._batches = iter(loader)
         else:
-            self._begun = at["begun"]
+            self._begun, self._first = at["begun"], at.get("first")
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -81,6 +88,7 @@ class _Pass:
         if self._again:
             restore_random_state(self._again.popleft())
         self._before.append(capture_random_state())
+        self._first = self._first or self._before[-1]
         batch = next(self._batches)
         self._received += 1
         return batch
@@ -88,6 +96,7 @@ class _Pass:
     def place(self, ahead: int) -> dict[str, Any]:
         return {
             "begun": self._begun,
+            "first": self._first,
             "received": self._received - ahead,
             "before": list(self._before)[len(self._before) - ahead :],
         }
@@ -99,6 +108,8 @@ class _Pass:
             generator.set_state(state)
         restore_random_state(at["begun"]["random"])
         batches: Iterator[Any] = iter(self._loader)
+        if self._first is not None:
+            restore_random_state(self._first)
         leave_out: Callable[[], object] = batches.__next__
         if isinstance(batches, _SingleProcessDataLoaderIter) and not isinstance(
             self._loader.dataset, IterableDataset

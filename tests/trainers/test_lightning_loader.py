@@ -84,6 +84,23 @@ def test_the_rest_of_a_pass_is_the_same_wherever_it_was_left(
         assert rest == second[left - 1 :], f"left at batch {left}"
 
 
+@pytest.mark.parametrize(("kind", "workers", "own"), CASES)
+def test_what_hooks_draw_between_a_passs_begin_and_its_first_batch_is_no_other_order(
+    kind: type[Any], workers: int, own: bool
+) -> None:
+    _seed(1)
+    watched = WatchedLoader(_loader(kind, workers=workers, own=own), None)
+    batches = iter(watched)
+    torch.rand(3)
+    next(batches)
+    next(batches)
+    place = watched.place(1)
+    rest = [_plain(batch) for batch in batches]
+    again = iter(WatchedLoader(_loader(kind, workers=workers, own=own), place))
+    next(again)
+    assert [_plain(batch) for batch in again] == rest
+
+
 def iter_of(watched: WatchedLoader) -> Iterator[Any]:
     """The pass under way."""
     batches: Iterator[Any] = watched.__dict__["_pass"]

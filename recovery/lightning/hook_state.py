@@ -1,0 +1,294 @@
+"""What the hooks of an epoch's begin and end have set: a rollback into the epoch leaves them out, and to repeat one would do a part of it twice.
+
+Kept are numbers, text and tensors, in lists and dicts too, as attributes: of the module and of the user's callbacks wherever they change, of
+submodules, of the data and of the Trainer where such a hook changes them. Also `requires_grad`, the optimizers' groups of parameters, and the
+schedule of StochasticWeightAveraging. What changes and is none of these is named (`event=hook_state_not_kept`).
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint, ModelPruning, ProgressBar, StochasticWeightAveraging
+from torchmetrics import Metric
+
+from recovery.lightning.attribute_values import NotPlainError, Opaque, copied, is_on_device, mark, moved
+
+_logger = logging.getLogger("recovery.lightning")
+
+_HOOKS = ("on_train_epoch_start", "finetune_function")
+_SAVE_HOOKS = ("state_dict", "on_save_checkpoint")
+_OF_TORCH = frozenset(vars(torch.nn.Module())) - {"training"}
+_OF_MODULE = frozenset(vars(LightningModule())) - {"training"} | {"forward"}
+"""Lightning's strategies put another `forward` there for the time of a step."""
+_OF_LOOPS = {
+    "_FitLoop": ("max_batches", "max_epochs", "min_epochs", "_last_train_dl_reload_epoch"),
+    "_AutomaticOptimization": ("_skip_backward",),
+}
+_OF_DATA = ("dataset", "sampler", "batch_sampler", "collate_fn")
+_STRUCTURE = "(parameters, buffers, modules or forward hooks)"
+_PARTS = ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks")
+_FRAMEWORKS = frozenset({"torch", "lightning", "torchmetrics", "recovery", "numpy"})
+
+_Place = tuple[str, str]
+"""(holder, attribute)."""
+_Look = dict[str, tuple[Any, dict[str, Any]]]
+"""By the holder: it, and marks of its attributes."""
+
+
+class HookState:
+    """Of one `fit`."""
+
+    def __init__(self, trainer: Trainer, loaders: Callable[[], list[Any]]) -> None:
+        """Nothing has changed yet. `loaders` gives those of the training."""
+        self._trainer, self._loaders = trainer, loaders
+        self._kept: set[_Place] = set()
+        self._named: set[_Place] = set()
+        self._baseline: _Look | None = None
+        self.saved: dict[str, Any] | None = None
+        """As `take` gave it, to be put back; None: training begins."""
+
+    def begin_epoch(self, plain: Callable[[], None]) -> None:
+        """Call what calls the hooks of an epoch's begin, or leaves them out where an epoch goes on; then they are made up for."""
+        if self._baseline is None:
+            # Every hook of the training's beginning has run: what it sets, it sets at each start.
+            self._baseline = self._look(at_saves=True)
+            self._name_hooks()
+        self.watch(plain)
+        if self.saved is not None:
+            self._put_back(self.saved)
+            self.saved = None
+
+    def _name_hooks(self) -> None:
+        hooks = [hook for key, holder in self._holders(at_saves=True) for hook in _users_hooks(key, holder)]
+        if hooks:
+            _logger.info(
+                "event=epoch_hooks_left_out hooks=%s are not called again behind a rollback into an epoch: numbers, text and tensors that they set as "
+                "attributes of module, callbacks, data and Trainer are kept. Whatever else they do belongs into on_train_batch_start",
+                ",".join(hooks),
+            )
+        for callback in self._trainer.callbacks:
+            if isinstance(callback, ModelPruning):
+                _logger.warning(
+                    "event=hook_state_not_kept attribute=%s.masks reason='Lightning leaves them out of its checkpoints': weights that were pruned are "
+                    "trained again behind a rollback. Prune behind the training, or in a loop whose state holds the masks",
+                    type(callback).__qualname__,
+                )
+
+    def watch(self, hooks: Callable[[], None]) -> None:
+        """Call what calls such hooks, and note what they change."""
+        before = self._look()
+        hooks()
+        self._note(before, self._look())
+
+    def take(self) -> dict[str, Any]:
+        """For a checkpoint: tensors are not copied; as long as nobody trains on they do not change."""
+        self._note(self._baseline or {}, self._look(at_saves=True))
+        holders, attributes = dict(self._holders()), {}
+        for key, name in sorted(self._kept):
+            value = dict(_attributes(holders[key])).get(name) if key in holders else None
+            try:
+                attributes[key, name] = {"value": copied(value), "on_device": is_on_device(value)}
+            except NotPlainError:
+                self._name((key, name), holders[key], value)
+        module = self._trainer.lightning_module
+        return {
+            "attributes": attributes,
+            "requires_grad": {name: one.requires_grad for name, one in module.named_parameters()},
+            "groups": _groups(self._trainer),
+            "momenta": [
+                {name: one.momenta[inner] for name, inner in module.named_modules() if inner in one.momenta}
+                for one in _averaging(self._trainer)
+            ],
+        }
+
+    def put_groups(self) -> None:
+        """Give the optimizers the groups that hooks have added, before Lightning loads their states."""
+        if self.saved is None:
+            return
+        parameters = dict(self._trainer.lightning_module.named_parameters())
+        for optimizer, groups, here in zip(
+            self._trainer.optimizers, self.saved["groups"], _groups(self._trainer), strict=False
+        ):
+            names = [group["names"] for group in groups]
+            if names != [group["names"] for group in here] and all(
+                name in parameters for of_group in names for name in of_group
+            ):
+                optimizer.param_groups[:] = [
+                    {**copied(group["values"]), "params": [parameters[name] for name in group["names"]]}
+                    for group in groups
+                ]
+
+    def _put_back(self, saved: dict[str, Any]) -> None:
+        trainer, holders = self._trainer, dict(self._holders())
+        for name, parameter in trainer.lightning_module.named_parameters():
+            parameter.requires_grad_(saved["requires_grad"].get(name, parameter.requires_grad))
+        attributes: dict[_Place, dict[str, Any]] = saved["attributes"]
+        modules = dict(trainer.lightning_module.named_modules())
+        for callback, momenta in zip(_averaging(trainer), saved["momenta"], strict=False):
+            if attributes.get((_key(trainer, callback), "_initialized"), {}).get("value"):
+                _begin_averaging(trainer, callback)
+            callback.momenta = {modules[name]: momentum for name, momentum in momenta.items()}
+        for (key, name), kept in attributes.items():
+            if key in holders:
+                device = trainer.strategy.root_device if kept["on_device"] else torch.device("cpu")
+                _set(holders[key], name, moved(kept["value"], device))
+        # The schedule that was begun has set others.
+        for optimizer, groups in zip(trainer.optimizers, saved["groups"], strict=False):
+            for group, of in zip(optimizer.param_groups, groups, strict=False):
+                group.update(copied(of["values"]))
+        self._kept |= set(attributes)
+
+    def _holders(self, *, at_saves: bool = False) -> Iterator[tuple[str, Any]]:
+        """Whose attributes are looked at, by a name that is the same at each start; of these, those that are looked at in each save."""
+        trainer = self._trainer
+        yield "module", trainer.lightning_module
+        for callback in trainer.callbacks:
+            is_looked_at = _is_users(callback) or isinstance(callback, StochasticWeightAveraging)
+            if is_looked_at and not isinstance(callback, (Checkpoint, ProgressBar)):
+                yield _key(trainer, callback), callback
+        if trainer.datamodule is not None:
+            yield "datamodule", trainer.datamodule
+        if at_saves:
+            return
+        for name, module in trainer.lightning_module.named_modules():
+            if name and not isinstance(module, Metric):
+                yield f"module.{name}", module
+        for number, loader in enumerate(self._loaders()):
+            yield from _of_data(f"loader_{number}", loader)
+        yield "trainer", trainer
+        yield "fit_loop", trainer.fit_loop
+        yield "optimization", trainer.fit_loop.epoch_loop.automatic_optimization
+
+    def _look(self, *, at_saves: bool = False) -> _Look:
+        return {
+            key: (
+                holder,
+                {
+                    name: mark(value)
+                    for name, value in _attributes(holder, with_objects=not at_saves)
+                    if (key, name) not in self._kept
+                },
+            )
+            for key, holder in self._holders(at_saves=at_saves)
+        }
+
+    def _note(self, before: _Look, after: _Look) -> None:
+        for key, (holder, marks) in after.items():
+            of, was = before.get(key, (None, {}))
+            if of is not holder:
+                # Loaders that are made anew have other data sets: nobody has changed them.
+                continue
+            values = dict(_attributes(holder))
+            for name in (name for name, marked in marks.items() if name not in was or was[name] != marked):
+                try:
+                    copied(values[name])
+                    self._kept.add((key, name))
+                except NotPlainError:
+                    self._name((key, name), holder, values[name])
+
+    def _name(self, place: _Place, holder: Any, value: Any) -> None:
+        keeps_its_own = any(_is_overridden(holder, name) for name in _SAVE_HOOKS)
+        if place in self._named or keeps_its_own or _root(type(holder)) == "lightning":
+            return
+        self._named.add(place)
+        _logger.warning(
+            "event=hook_state_not_kept attribute=%s.%s reason='training changes it, and it is no number, text or tensor, or a large one (%s)': behind a "
+            "rollback it is as the script builds it. If the next steps depend on it, put it into on_save_checkpoint and on_load_checkpoint, or set it "
+            "in on_train_batch_start",
+            *place,
+            type(value).__qualname__,
+        )
+
+
+def _attributes(holder: Any, *, with_objects: bool = True) -> Iterator[tuple[str, Any]]:
+    is_module = isinstance(holder, torch.nn.Module)
+    left_out = _OF_MODULE if isinstance(holder, LightningModule) else _OF_TORCH if is_module else ()
+    only = _OF_LOOPS.get(type(holder).__name__)
+    for name, value in vars(holder).items():
+        is_own = name in only if only else not (isinstance(holder, Trainer) and name.startswith("_"))
+        if not is_own or name in left_out:
+            continue
+        yield name, value
+        if with_objects and _is_users(value) and not isinstance(holder, Trainer):
+            yield f"{name}.__dict__", Opaque(mark(vars(value)))
+    if is_module:
+        yield _STRUCTURE, Opaque([list(vars(holder)[part]) for part in _PARTS])
+        unsaved = holder._non_persistent_buffers_set  # noqa: SLF001 - torch has no public name for it
+        yield from ((name, holder._buffers[name]) for name in unsaved)  # noqa: SLF001 - as above
+
+
+def _set(holder: Any, name: str, value: Any) -> None:
+    """No property or `__setattr__` of the user's runs: it would do again what the hook has done."""
+    place = vars(holder)
+    if isinstance(holder, torch.nn.Module) and name in holder._non_persistent_buffers_set:  # noqa: SLF001 - as above
+        place = holder._buffers  # noqa: SLF001 - as above
+    place[name] = value
+
+
+def _of_data(key: str, loader: Any) -> Iterator[tuple[str, Any]]:
+    """What a loader reads with, and whatever a wrapper such as torch's Subset wraps."""
+    if _is_users(loader):
+        yield key, loader
+    for name in _OF_DATA:
+        part, place = getattr(loader, name, None), f"{key}.{name}"
+        for _ in range(3):
+            if _is_users(part):
+                yield place, part
+            part, place = getattr(part, "__dict__", {}).get("dataset"), f"{place}.dataset"
+
+
+def _root(kind: type) -> str:
+    return kind.__module__.partition(".")[0]
+
+
+def _is_users(found: Any) -> bool:
+    root = _root(type(found))
+    return hasattr(found, "__dict__") and root not in _FRAMEWORKS and root not in sys.stdlib_module_names
+
+
+def _is_overridden(holder: Any, name: str) -> bool:
+    """By the user: in a class that is none of Lightning's, or as LambdaCallback does it."""
+    home = next((kind for kind in type(holder).__mro__ if name in vars(kind)), None)
+    return name in vars(holder) or (home is not None and _root(home) not in _FRAMEWORKS)
+
+
+def _users_hooks(key: str, holder: Any) -> Iterator[str]:
+    name = type(holder).__qualname__ if key == "module" else key
+    yield from (f"{name}.{hook}" for hook in _HOOKS if _is_overridden(holder, hook))
+
+
+def _key(trainer: Trainer, callback: Any) -> str:
+    return f"{type(callback).__qualname__}_{trainer.callbacks.index(callback)}"
+
+
+def _groups(trainer: Trainer) -> list[list[dict[str, Any]]]:
+    """Of each optimizer, and in each group the names of the module's parameters; one of none has no name."""
+    names = {id(parameter): name for name, parameter in trainer.lightning_module.named_parameters()}
+    return [
+        [
+            {
+                "names": [names.get(id(parameter), "") for parameter in group["params"]],
+                "values": copied({name: value for name, value in group.items() if name != "params"}),
+            }
+            for group in optimizer.param_groups
+        ]
+        for optimizer in trainer.optimizers
+    ]
+
+
+def _averaging(trainer: Trainer) -> list[StochasticWeightAveraging]:
+    return [one for one in trainer.callbacks if isinstance(one, StochasticWeightAveraging)]
+
+
+def _begin_averaging(trainer: Trainer, callback: Any) -> None:
+    """Have its schedule take the place of the script's, as where averaging begins; nothing is averaged."""
+    was = callback._max_epochs, callback._latest_update_epoch  # noqa: SLF001 - of Lightning 2.6; what its hook asks
+    callback._max_epochs, callback._latest_update_epoch = trainer.current_epoch + 1, trainer.current_epoch  # noqa: SLF001 - as above
+    StochasticWeightAveraging.on_train_epoch_start(callback, trainer, trainer.lightning_module)
+    callback._max_epochs, callback._latest_update_epoch = was  # noqa: SLF001 - as above
