@@ -1,26 +1,31 @@
-"""What a process tells its launcher beside its exit code, in the file that the launcher has named (`MS_FINISHED_FILE`).
+"""What a process tells its launcher beside its exit code, at the path that the launcher has named (`MS_FINISHED_FILE`).
 
 An exit code alone does not say whose it is, or on which side of the job's end a script failed: any script may end with any number. So the
 engine notes each exit code with which it ends a process itself, and that the job has finished.
+
+The path is that of a pipe which the launcher holds: a disk that is full or may not be written loses no note, and makes none.
 """
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import os
+import stat
+import weakref
 from pathlib import Path
 from typing import NamedTuple
 
 VARIABLE = "MS_FINISHED_FILE"
 _FINISHED = "finished"
 _CODE = "exit "
+_PART = 4096
 
 
 def note_finished(path: Path) -> None:
     """Note that the job has finished.
 
     Args:
-        path: the file.
+        path: of the pipe.
 
     Raises:
         OSError: it cannot be written.
@@ -29,11 +34,15 @@ def note_finished(path: Path) -> None:
 
 
 def note_exit(code: int) -> None:
-    """Note that the engine ends this process with an exit code. Where it cannot, the code counts as the script's own."""
+    """Note that the engine ends this process with an exit code. Where it cannot, the code counts as the script's own, and stderr says so."""
     name = os.environ.get(VARIABLE)  # noqa: TID251 - a process whose settings are wrong ends by this too
-    if name:
-        with contextlib.suppress(OSError):
-            _add(Path(name), f"{_CODE}{code}")
+    if not name:
+        return
+    try:
+        _add(Path(name), f"{_CODE}{code}")
+    except OSError as error:
+        said = f"event=exit_not_noted code={code} {error.strerror}: its launcher takes it for the script's own\n"
+        _write_if_it_can(2, said)
 
 
 class EndNote(NamedTuple):
@@ -45,40 +54,62 @@ class EndNote(NamedTuple):
     """With which the engine ended it; None: it did not, or nobody could note it."""
 
 
-class FinishedFile:
-    """Of one process of a launcher."""
+class EndNotes:
+    """Of the processes of one name, one after the other. A launcher keeps their pipe, so that its path never means another file."""
 
-    def __init__(self, directory: Path, name: str) -> None:
-        """Note where it lies.
-
-        Args:
-            directory: of the launcher's logs.
-            name: of the process there.
-        """
-        self._path = directory / f".{name}.finished"
+    def __init__(self) -> None:
+        """There is no pipe before the first process: a launcher in the background is another process until then."""
+        self._read_end, self._write_end = -1, -1
 
     def variables(self) -> dict[str, str]:
-        """What the next process finds in its environment: a file that is not there; nothing where that cannot be had."""
-        try:
-            self._path.unlink(missing_ok=True)
-        except OSError:
-            return {}
-        name = str(self._path)
-        return {VARIABLE: name} if name.isprintable() else {}
+        """What the next process finds in its environment. What the one before has noted goes.
+
+        Raises:
+            OSError: a pipe cannot be had.
+        """
+        if self._read_end < 0:
+            self._read_end, self._write_end = os.pipe()
+            os.set_blocking(self._read_end, False)
+            weakref.finalize(self, _close, self._read_end, self._write_end)
+        self.take()
+        return {VARIABLE: f"/proc/{os.getpid()}/fd/{self._write_end}"}
 
     def take(self) -> EndNote:
-        """Give what the process has noted. It has ended, and the file goes with it."""
-        with contextlib.suppress(OSError):
-            text = self._path.read_text(encoding="ascii", errors="replace")
-            self._path.unlink()
-            lines = text.splitlines()
-            codes = [line.removeprefix(_CODE) for line in lines if line.startswith(_CODE)]
-            # One that a process has only made says that the job had finished, too.
-            finished = not text or _FINISHED in lines
-            return EndNote(finished, int(codes[-1]) if codes and codes[-1].isdigit() else None)
-        return EndNote(finished=False, exit_code=None)
+        """Give what the process has noted. It has ended, and its note goes."""
+        lines = self._read().splitlines()
+        codes = [line.removeprefix(_CODE) for line in lines if line.startswith(_CODE)]
+        return EndNote(_FINISHED in lines, int(codes[-1]) if codes and codes[-1].isdigit() else None)
+
+    def _read(self) -> str:
+        noted = b""
+        while self._read_end >= 0:
+            try:
+                noted += os.read(self._read_end, _PART)
+            except BlockingIOError:
+                break
+        return noted.decode("ascii", errors="replace")
+
+
+def _close(*descriptors: int) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def _add(path: Path, line: str) -> None:
-    with path.open("a", encoding="ascii") as file:
-        file.write(f"{line}\n")
+    """A pipe takes a line whole or not at all, and nobody waits for a launcher that does not read."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        # In another pid namespace the path may mean what another program has open.
+        if path.is_relative_to("/proc") and not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            raise OSError(errno.ENXIO, "it is no pipe", str(path))
+        os.write(descriptor, f"{line}\n".encode("ascii"))
+    finally:
+        os.close(descriptor)
+
+
+def _write_if_it_can(descriptor: int, text: str) -> None:
+    try:
+        os.write(descriptor, text.encode(errors="replace"))
+    except OSError:
+        return

@@ -95,8 +95,8 @@ RECOVERY = (
            meaning="Saves on the disk that may fail in a row on one rank. When so many have, or the last one of the training has, it ends with SAVES_FAILED instead of 0. 0: it never ends for that."),
     _file("MS_STEP_LOG", example="./steps.log",
           meaning="File to which every applied step is appended, for tests. Unset: none is written."),
-    _file("MS_FINISHED_FILE", example="./worker_0.finished",
-          meaning="File that a worker makes when it hears that its job has finished: how it ends from then on is no failure of training. The engine notes its own exit codes there, too. Set by recovery msrun."),
+    _file("MS_FINISHED_FILE", example="/proc/4711/fd/9",
+          meaning="Path to which a worker writes that its job has finished: how it ends from then on is no failure of training. The engine notes its own exit codes there, too. Set by recovery msrun: a pipe of the launcher's, so that no disk is needed."),
 )  # fmt: skip
 MEMORY_TIER = (
     _whole("MS_MEMORY_CHECKPOINT_STEPS", 0, 10**9, default="0", example="10",

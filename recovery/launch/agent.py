@@ -280,7 +280,7 @@ class Agent:
     async def _has_finished(self) -> bool:
         """Has the job finished? Also while its processes were asked to end: nobody waits for their keepers then."""
         completion = self._context.completion
-        heard = [keeper.finished_file.take().finished for keeper in self._keepers]
+        heard = [keeper.end_notes.take().finished for keeper in self._keepers]
         schedulers = [keeper for keeper in self._keepers if keeper.placed.kind is ProcessKind.SCHEDULER]
         # One that ended by itself could not be asked, and does so with 0 behind a finished job alone.
         ends = [await keeper.child.wait() for keeper in schedulers if keeper.child is not None]

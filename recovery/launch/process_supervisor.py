@@ -15,7 +15,7 @@ from typing_extensions import assert_never
 
 from recovery import clock, owner_files, process_identity
 from recovery.core.ids import NodeId
-from recovery.end_note import FinishedFile
+from recovery.end_note import EndNotes
 from recovery.errors import ROWS, Cause, LaunchFailedError, cause_of
 from recovery.job_line import Start
 from recovery.launch import console
@@ -75,7 +75,7 @@ class ProcessKeeper:
         self._reports: set[asyncio.Task[None]] = set()
         """Under way: nobody waits for them before a start."""
         self._log = context.log_dir / f"{placed.name}.log"
-        self.finished_file = FinishedFile(context.log_dir, placed.name)
+        self.end_notes = EndNotes()
         """What its process tells beside its exit code."""
         self._log_is_marked = False
         """The log says where its newest attempt begins."""
@@ -191,7 +191,7 @@ class ProcessKeeper:
         if self._ended_by_launcher:
             status, how = -signal.SIGKILL, self._ended_by_launcher
             self._ended_by_launcher = ""
-        noted = self.finished_file.take()
+        noted = self.end_notes.take()
         if noted.finished and self._context.completion is not None:
             self._context.completion.is_finished = True
         # A script may end with any number: it says something of the next start only where it is the engine's.
@@ -213,7 +213,7 @@ class ProcessKeeper:
     async def _begin(self, number: int) -> Child:
         """Start it. Raises as `ProcessStarter.begin`."""
         with self._open_log(number) as log:
-            named = {**self._ids.variables, **self.finished_file.variables()}
+            named = {**self._ids.variables, **self.end_notes.variables()}
             environment = environment_of(
                 self.placed, self._context.environment, restarts=number - 1, named=named
             )

@@ -70,7 +70,13 @@ _ENDS_LATER = f"""{_ENDS}    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while not (HERE / "go_on").exists():
         time.sleep(0.01)
 """
-_UNHEARD = '    Path(os.environ["MS_FINISHED_FILE"]).mkdir()\n'
+_UNHEARD = """    pipe = os.open(os.environ["MS_FINISHED_FILE"], os.O_WRONLY | os.O_NONBLOCK)
+    try:
+        while True:
+            os.write(pipe, bytes(4096))
+    except BlockingIOError:
+        pass
+"""
 
 
 _LINGERS = """    # The connection's thread hears the end meanwhile, and stays connected.

@@ -33,7 +33,9 @@ import os, signal
 with open("starts", "a") as starts:
     starts.write(f"{os.environ['MS_NODE_ID']} {os.environ.get('MS_REPLACES', '-')}\\n")
 if "HEARS_THE_END" in os.environ:
-    open(os.environ["MS_FINISHED_FILE"], "w").close()
+    from pathlib import Path
+    from recovery.end_note import note_finished
+    note_finished(Path(os.environ["MS_FINISHED_FILE"]))
 if "EXITS_WITH" in os.environ and os.environ["TORCHELASTIC_RESTART_COUNT"] < os.environ["KILLED"]:
     code = int(os.environ["EXITS_WITH"])
     if "NOTES_IT" in os.environ:
@@ -103,6 +105,7 @@ def keep(
             "KILLED_BY": str(int(killed_by)),
             **({"MS_REPLACES": comes_for} if comes_for else {}),
             **({"HEARS_THE_END": "1"} if hears_the_end else {}),
+            "PYTHONPATH": str(Path(recovery.__file__).parents[1]),
             **further,
         },
         cpus=(),
@@ -156,8 +159,7 @@ class GoneScheduler(SlowScheduler):
 def test_who_is_killed_behind_the_end_of_its_job_is_not_started_again_and_leaves_no_file(
     tmp_path: Path, kind: ProcessKind
 ) -> None:
-    """Its own file says that it had heard of the end."""
-    (tmp_path / ".worker_0.finished").touch()
+    """Its own note says that it had heard of the end."""
     outcome, starts = keep(tmp_path, GoneScheduler(), kind=kind, hears_the_end=True)
     assert (outcome.next, outcome.status, starts) == (Next.FAIL_LATE, -signal.SIGKILL, ["0 -"])
     assert not list(tmp_path.glob(".*"))
@@ -165,18 +167,13 @@ def test_who_is_killed_behind_the_end_of_its_job_is_not_started_again_and_leaves
 
 @pytest.mark.parametrize("code", [22, 23, 64, 73, 78])
 def test_an_exit_code_of_ours_is_believed_with_the_engines_own_word_only(tmp_path: Path, code: int) -> None:
-    exits = {"EXITS_WITH": str(code), "PYTHONPATH": str(Path(recovery.__file__).parents[1])}
+    exits = {"EXITS_WITH": str(code)}
     outcome, starts = keep(tmp_path, GoneScheduler(), further=exits)
     assert (outcome.next, starts) == (Next.DONE, ["0 -", "0.2 0"]), "a script's own number ended the job"
 
     (tmp_path / "starts").unlink()
     outcome, starts = keep(tmp_path, GoneScheduler(), further={**exits, "NOTES_IT": "1"})
     assert (outcome.status, len(starts)) == (code, 1)
-
-
-def test_the_file_of_an_earlier_process_says_nothing_of_the_next(tmp_path: Path) -> None:
-    (tmp_path / ".worker_0.finished").touch()
-    assert keep(tmp_path, GoneScheduler())[1] == ["0 -", "0.2 0"]
 
 
 class OneRankIsMissing(SlowScheduler):

@@ -46,15 +46,13 @@ LAUNCHER: tuple[Bug, ...] = (
         ("tests/launch/test_restart_policy.py::test_the_table",),
     ),
     Bug(
-        "a file that an earlier process has left speaks for the next",
+        "a note that an earlier process has left speaks for the next",
         "I4",
         "end_note.py",
-        "FinishedFile.variables",
-        "self._path.unlink(missing_ok=True)",
+        "EndNotes.variables",
+        "self.take()",
         "pass",
-        (
-            "tests/launch/test_process_keeper.py::test_the_file_of_an_earlier_process_says_nothing_of_the_next",
-        ),
+        ("tests/launch/test_end_note.py::test_the_note_of_an_earlier_process_says_nothing_of_the_next",),
     ),
     Bug(
         "a script's own exit code is taken for the engine's",
