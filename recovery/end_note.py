@@ -41,7 +41,9 @@ def note_exit(code: int) -> None:
     try:
         _add(Path(name), f"{_CODE}{code}")
     except OSError as error:
-        said = f"event=exit_not_noted code={code} {error.strerror}: its launcher takes it for the script's own\n"
+        said = (
+            f"event=exit_not_noted code={code} {error.strerror}: its launcher takes it for the script's own\n"
+        )
         _write_if_it_can(2, said)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import psutil
 from recovery import owner_files, process_identity
 from recovery.core.converter import UNREADABLE
 from recovery.core.messages import ProcessIdentity
-from recovery.errors import UsageError
+from recovery.errors import LaunchFailedError, SettingError, UsageError
 from recovery.launch import console
 from recovery.log import flush_streams
 
@@ -20,6 +22,7 @@ _NOTE = "agent.json"
 _LOG = "agent.log"
 _STOP_S = 30.0
 """How long an agent may take beyond its grace for its processes."""
+_BEGUN = "begun"
 
 
 class _Agent(msgspec.Struct, frozen=True):
@@ -38,33 +41,85 @@ _agents = msgspec.json.Decoder(_Agent)
 
 
 def hand_over(log_dir: Path, work: Callable[[], int], *, stop_grace_s: float) -> int:
-    """Do `work` in a process of its own that outlives this terminal. Gives its process id at once.
+    """Do `work` in a process of its own that outlives this terminal. Gives its process id once it has begun.
 
     Args:
         log_dir: where it notes that it runs.
         work: its exit code is the process's.
         stop_grace_s: how long its processes may take when it is asked to stop.
+
+    Raises:
+        SettingError: it cannot write there; nothing was begun.
+        LaunchFailedError: it cannot be begun, or has ended at once.
     """
-    pid = os.fork()
+    hears, says = os.pipe()
+    try:
+        pid = os.fork()
+    except OSError as error:
+        os.close(hears)
+        os.close(says)
+        raise _not_begun(str(error.strerror)) from error
     if pid:
+        os.close(says)
+        _await_begin(log_dir, pid, hears)
         return pid
-    os.setsid()
-    log = os.open(log_dir / _LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for descriptor, to in ((nothing, 0), (log, 1), (log, 2)):
-        os.dup2(descriptor, to)
-    me = psutil.Process()
-    noted = _Agent(me.pid, me.create_time(), stop_grace_s=stop_grace_s, identity=process_identity.own())
-    with owner_files.new_file(log_dir / _NOTE) as note:
-        note.write(msgspec.json.encode(noted))
+    os.close(hears)
     code = 1
     try:
-        code = work()
+        if _detach(log_dir, says, stop_grace_s):
+            with contextlib.ExitStack() as behind:
+                behind.callback((log_dir / _NOTE).unlink, missing_ok=True)
+                code = work()
+    except BaseException:  # noqa: BLE001 - nobody else would write it down
+        traceback.print_exc()
     finally:
-        (log_dir / _NOTE).unlink(missing_ok=True)
         console.output.finish()
         flush_streams()
         os._exit(code)
+
+
+def _await_begin(log_dir: Path, pid: int, hears: int) -> None:
+    """Until the process has noted itself. Raises as `hand_over`."""
+    with os.fdopen(hears, "rb") as stream:
+        said = stream.read().decode(errors="replace")
+    if said == _BEGUN:
+        return
+    os.waitpid(pid, 0)
+    if not said:
+        reason = "its process has ended before it began"
+        raise _not_begun(reason)
+    raise SettingError(
+        "SETTING_RANGE",
+        field="--log_dir",
+        value=log_dir,
+        rule=f"cannot be written ({said}), so nothing was started",
+        next_step="Give a directory that this user may write, on a disk that is not full.",
+    )
+
+
+def _not_begun(reason: str) -> LaunchFailedError:
+    next_step = "Start it again, or with --join=True."
+    return LaunchFailedError(process="the launcher in the background", reason=reason, next_step=next_step)
+
+
+def _detach(log_dir: Path, says: int, stop_grace_s: float) -> bool:
+    """Leave the terminal, and note where this process is found. What it says is that it has begun, or why it cannot."""
+    os.setsid()
+    me = psutil.Process()
+    noted = _Agent(me.pid, me.create_time(), stop_grace_s=stop_grace_s, identity=process_identity.own())
+    try:
+        log = os.open(log_dir / _LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        with owner_files.new_file(log_dir / _NOTE) as note:
+            note.write(msgspec.json.encode(noted))
+    except OSError as error:
+        os.write(says, f"{error.filename or log_dir / _NOTE}: {error.strerror}".encode(errors="replace"))
+        return False
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for descriptor, to in ((nothing, 0), (log, 1), (log, 2)):
+        os.dup2(descriptor, to)
+    os.write(says, _BEGUN.encode())
+    os.close(says)
+    return True
 
 
 def stop(log_dir: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import difflib
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -18,8 +19,9 @@ from recovery.config.table import BY_NAME
 from recovery.core.records import JobState
 from recovery.errors import RecoveryError, SettingError
 from recovery.frameworks import used
+from recovery.launch import program_check
 from recovery.launch.arguments import Arguments
-from recovery.launch.placement import Placed, environment_of
+from recovery.launch.placement import Placed, environment_of, program_of
 from recovery.launch.script_imports import Reading
 from recovery.store.paths import scheduler_path
 
@@ -58,12 +60,10 @@ class Check(NamedTuple):
     refuses: bool = False
 
 
-def _missing(looked: Looked) -> Iterator[Parts]:
-    script = looked.given.task_script
-    if script.endswith(".py") and not (looked.directory / script).is_file():
-        others = [path.name for path in looked.directory.glob("*.py")]
-        like = difflib.get_close_matches(Path(script).name, others, 1)
-        yield {"value": script, "like": f", perhaps {like[0]}" if like else ""}
+def _cannot_be_run(looked: Looked) -> Iterator[Parts]:
+    fault = program_check.find_fault(program_of(looked.given, sys.executable), looked.directory)
+    if fault is not None:
+        yield fault._asdict()
 
 
 def _broken(looked: Looked) -> Iterator[Parts]:
@@ -150,9 +150,9 @@ def _fewer_here(looked: Looked) -> Iterator[Parts]:
 CHECKS: tuple[Check, ...] = (
     Check(
         "task_script",
-        _missing,
-        "there is no such file here",
-        "Give the path of the script{like}.",
+        _cannot_be_run,
+        "{rule}",
+        "{next_step}",
         refuses=True,
     ),
     Check(

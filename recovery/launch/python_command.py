@@ -12,6 +12,9 @@ _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 _WITHOUT_VALUE = frozenset("bBdEIOPqRsSuv")
 """Letters that may stand together behind one hyphen. Not `-i` and `-x`, which change how a program is read or ends."""
 
+_NAME_A_PROGRAM = frozenset("cmhV?")
+"""Letters behind which a program follows, or none runs."""
+
 
 def searches_own_directory() -> bool:
     """Does this interpreter put the directory of what it runs before all others in `sys.path`?"""
@@ -55,6 +58,20 @@ def parse_python_command(command: Sequence[str]) -> PythonCommand | None:
         else:
             return None
     return None
+
+
+def takes_program_from_stdin(command: Sequence[str]) -> bool:
+    """Does the interpreter read its program from standard input: by a lone hyphen, or since nothing else is named?"""
+    words = list(command[1:])
+    while words:
+        word = words.pop(0)
+        if word == "-":
+            return True
+        if word in _WITH_VALUE and words:
+            words.pop(0)
+        elif not word.startswith("-") or word.startswith("--") or _NAME_A_PROGRAM & set(word):
+            return False
+    return True
 
 
 def _made(interpreter: str, options: list[str], runs: Runs, words: list[str]) -> PythonCommand:

@@ -1,0 +1,111 @@
+"""What no worker could run is refused before anything starts: a program that one process alone can read would be none for each, and end with 0."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from recovery.launch.program_check import find_fault
+
+_ONE_READS = "which one process can read, and every worker needs the program"
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "train").write_text("")
+    for name in ("empty", "package", "program"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("")
+    (tmp_path / "program" / "__main__.py").write_text("")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "linked.py").symlink_to("train.py")
+    return tmp_path
+
+
+def said_of(place: Path, *words: str) -> str:
+    fault = find_fault(["python", *words], place)
+    return "" if fault is None else f"{fault.value}: {fault.rule}. {fault.next_step}"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("train.py", "-"),
+        ("train",),
+        ("linked.py",),
+        ("program",),
+        ("-u", "train.py"),
+        ("-c", "print()", "-"),
+        ("-uc", "print()"),
+        ("-m", "pytest", "train.py"),
+        ("-m", "package"),
+        ("-m", "json.tool"),
+        ("-I", "-m", "only_there"),
+        ("--version",),
+    ],
+    ids=" ".join,
+)
+def test_what_a_worker_can_run_is_started(place: Path, words: tuple[str, ...]) -> None:
+    assert said_of(place, *words) == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (("-",), f"-: is standard input, {_ONE_READS}. Save it as a file, and give its path."),
+        (("-u", "-", "3"), f"-u - 3: is standard input, {_ONE_READS}. Save it as a file, and give its path."),
+        ((), f"python: is standard input, {_ONE_READS}. Save it as a file, and give its path."),
+        (
+            ("-W", "error"),
+            f"-W error: is standard input, {_ONE_READS}. Save it as a file, and give its path.",
+        ),
+        (("pipe",), f"pipe: is no plain file, {_ONE_READS}. Save it as a file, and give its path."),
+        (("trian",), "trian: there is no such file here. Give the path of the script, perhaps train.py."),
+        (("no/such",), "no/such: there is no such file here. Give the path of the script."),
+        (("train.py/x",), "train.py/x: there is no such file here. Give the path of the script."),
+        (("a\0b",), "a\0b: there is no such file here. Give the path of the script."),
+        (("empty",), "empty: is a directory without a __main__.py. Give the path of the script."),
+        (
+            ("loop",),
+            (
+                "loop: it cannot be looked at (Too many levels of symbolic links). "
+                "Give a script that this user may read."
+            ),
+        ),
+        (
+            ("-m", "no_such.module"),
+            "no_such.module: there is no such module. Give the name of a module that this Python finds.",
+        ),
+    ],
+)
+def test_what_no_worker_can_run_is_refused(place: Path, words: tuple[str, ...], answer: str) -> None:
+    assert said_of(place, *words) == answer
+
+
+def test_an_open_file_of_this_process_is_another_ones_own(place: Path) -> None:
+    """Behind `/dev/stdin < train.py` lies a plain file, and a worker's standard input is empty."""
+    with (place / "train.py").open() as script:
+        (place / "link").symlink_to(f"/proc/self/fd/{script.fileno()}")
+        for name in (f"/proc/self/fd/{script.fileno()}", f"/dev/fd/{script.fileno()}", "link"):
+            assert _ONE_READS in said_of(place, name)
+
+
+@pytest.mark.parametrize("words", [["-"], ["/dev/stdin"], ["python"]], ids=" ".join)
+def test_a_command_that_reads_its_script_from_standard_input_is_no_success(
+    place: Path, words: list[str]
+) -> None:
+    """It ended with 0, and nothing had run."""
+    command = [sys.executable, "-m", "recovery", "run", "--standalone", "--nproc-per-node=1", *words]
+    with (place / "train.py").open() as script:
+        done = subprocess.run(
+            command, check=False, cwd=place, stdin=script, stderr=subprocess.PIPE, text=True, timeout=300
+        )
+    assert done.returncode == 22
+    assert _ONE_READS in done.stderr
+    assert not (place / "logs").exists()
