@@ -50,9 +50,11 @@ def launch_and_sum_up(given: Arguments, environment: Mapping[str, str]) -> int:
 def _summary(log_dir: Path, environment: Mapping[str, str]) -> list[str]:
     """How the job went, where its store is this host's."""
     path = Path(environment.get("MS_RECOVERY_PATH", ""))
-    if environment.get("MS_ENABLE_RECOVERY") != "1" or not scheduler_path(path).exists():
+    if environment.get("MS_ENABLE_RECOVERY") != "1":
         return []
     try:
+        if not scheduler_path(path).exists():
+            return []
         # The database is loaded once nobody waits any more.
         from recovery.report.job_summary import lines_of  # noqa: PLC0415 - as above
 

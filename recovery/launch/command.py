@@ -42,6 +42,7 @@ from recovery.launch.kernel_log import KernelLog
 from recovery.launch.launch_context import LaunchContext, Takeover
 from recovery.launch.log_follow import Tail, follow
 from recovery.launch.preload import prepare_for, proxies_only
+from recovery.launch.presence import Kind, look_at
 from recovery.launch.scheduler_contact import Contact, SchedulerContact
 from recovery.launch.start_method import ProcessStarter, TemplatePlan
 from recovery.launch.worker_completion import WorkerCompletion
@@ -164,6 +165,14 @@ def _created(log_dir: Path) -> Path:
             rule=f"cannot be made ({error.strerror})",
             next_step="Give a directory that this user may write.",
         ) from error
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise SettingError(
+            "SETTING_RANGE",
+            field="--log_dir",
+            value=log_dir,
+            rule="is there, and this user may not write into it",
+            next_step="Give a directory that this user may write.",
+        )
     return directory
 
 
@@ -244,7 +253,7 @@ def _earlier(
     path = environment.get("MS_RECOVERY_PATH", "")
     builds_again = environment.get("MS_REBUILD_STORE") == "1"
     is_here = any(process.kind is placement.ProcessKind.SCHEDULER for process in placed)
-    if is_here and not (path and (builds_again or scheduler_path(Path(path)).exists())):
+    if is_here and not (path and (builds_again or look_at(scheduler_path(Path(path))).may_be_there)):
         return None
     patience_s = SCHEDULER_HERE_S if is_here else 0.0
     return EarlierJob(contact, meanwhile=beginner.first_template, patience_s=patience_s)
@@ -343,7 +352,7 @@ def _has_stepped(environment: Mapping[str, str]) -> bool:
     from recovery.store.reader import read_newest_events  # noqa: PLC0415 - SQLAlchemy costs 0.2 s, and only a failure asks
 
     path = Path(environment.get("MS_RECOVERY_PATH", ""))
-    if not environment.get("MS_RECOVERY_PATH") or not path.is_dir():
+    if not environment.get("MS_RECOVERY_PATH") or look_at(path).kind is not Kind.DIRECTORY:
         return True
     try:
         return bool(read_newest_events(path, {EventKind.FIRST_STEP_DONE}, 1))

@@ -16,6 +16,7 @@ from typing import TypeVar
 from recovery.errors import SettingError
 from recovery.launch.cpu_binding_file import NUMBERS, PLACE, BindFile
 from recovery.launch.cpu_binding_file import read_binding_file as read_bind_file
+from recovery.launch.presence import Kind, look_at
 
 _HOST = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?", re.ASCII)
 _STREAMS = ("0", "1", "2", "3")
@@ -175,7 +176,7 @@ def binding(flag: str, text: str) -> CpuBinding:
 
 def numa_binding(flag: str, text: str) -> CpuBinding | BindFile:
     """Read which memory nodes each process gets, or the file that says so."""
-    if text.lower().endswith(".json") or Path(text).is_file():
+    if text.lower().endswith(".json") or look_at(Path(text)).kind is Kind.FILE:
         return read_bind_file(Path(text))
     return binding(flag, text)
 

@@ -77,20 +77,28 @@ class Incidents:
         self._ends: dict[str, tuple[str, ...]] = {}
         """By process, what `repeats` compares, of its attempt before; empty: it had no output."""
 
-    def repeats(self, process: str, log: Path) -> bool:
+    def repeats(self, process: str, lines: tuple[str, ...]) -> bool:
         """Did this process end as its attempt before: with the same tracebacks, or without any the same last line? Asked once an attempt."""
-        lines = _lines(log)
         end = _chain(_bare(lines)) or lines[-1:]
         before, self._ends[process] = self._ends.get(process), end
         return bool(end) and before == end
 
-    def note(self, failure: Failure, *, begun_ms: int, ended_ms: int, job_goes_on: bool = False) -> Path:
+    def note(
+        self,
+        failure: Failure,
+        lines: tuple[str, ...],
+        *,
+        begun_ms: int,
+        ended_ms: int,
+        job_goes_on: bool = False,
+    ) -> Path:
         """Keep a failure: as an incident of its own, or with the one that it follows from. Gives the file.
 
         A file that cannot be written is named on the console, and ends nothing: the incident stays in memory for the launcher's last lines.
 
         Args:
             failure: what happened.
+            lines: that the process has printed last.
             begun_ms: when this attempt of the process began, on the monotonic clock.
             ended_ms: when it ended.
             job_goes_on: without the process. Then it is kept, and is the reason of no later failure.
@@ -99,7 +107,7 @@ class Incidents:
         if newest is not None and begun_ms < self._newest_ms and ended_ms - self._newest_ms < _FOLLOWS_MS:
             incident = msgspec.structs.replace(newest, followed=(*newest.followed, failure))
         else:
-            lines, path = _lines(Path(failure.log)), None
+            path = None
             incident = Incident(
                 first=failure, traceback=_traceback(_bare(lines)), last_lines=lines[-_LAST_LINES:]
             )
@@ -175,17 +183,24 @@ def _bare(lines: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(_RANKS.sub("", line) for line in lines)
 
 
-def _lines(log: Path) -> tuple[str, ...]:
-    """What the log's end holds of the process's newest start, but for what libraries print at its end; empty where it cannot be read."""
-    try:
-        with log.open("rb") as stream:
-            stream.seek(max(0, log.stat().st_size - _TAIL_BYTES))
-            text = stream.read().decode(errors="replace")
-    except OSError:
-        return ()
-    lines = text.splitlines()
-    marks = [number for number, line in enumerate(lines) if line.startswith(f"{MARK} {log.stem} start ")]
-    lines = lines[marks[-1] + 1 if marks else 0 :]
+def last_lines(output: Path | list[str]) -> tuple[str, ...]:
+    """What a process's newest start has printed last, but for what libraries print at its end; empty where that cannot be read.
+
+    Args:
+        output: its log, which says where that start begins; or all lines.
+    """
+    lines = _lines_of(output) if isinstance(output, Path) else output[:]
     while lines and _LIBRARY_NOTE.match(_RANKS.sub("", lines[-1])):
         del lines[-1]
     return tuple(lines)
+
+
+def _lines_of(log: Path) -> list[str]:
+    try:
+        with log.open("rb") as stream:
+            stream.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+            lines = stream.read().decode(errors="replace").splitlines()
+    except OSError:
+        return []
+    marks = [number for number, line in enumerate(lines) if line.startswith(f"{MARK} {log.stem} start ")]
+    return lines[marks[-1] + 1 if marks else 0 :]

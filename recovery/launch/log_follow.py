@@ -26,11 +26,25 @@ class Tail:
             number: chooses the colour.
         """
         self._path, self._label, self._number = path, label, number
-        self._offset = path.stat().st_size if path.exists() else 0
+        self._offset, self._is_named = 0, False
+        with contextlib.suppress(OSError):
+            self._offset = path.stat().st_size
 
     def show(self, *, to_the_end: bool = False) -> None:
-        """Print the lines that are new; a last one without its end only when nothing can follow."""
-        with contextlib.suppress(FileNotFoundError), self._path.open("rb") as log:
+        """Print the lines that are new; a last one without its end only when nothing can follow. A log that cannot be read hides no other."""
+        try:
+            self._show(to_the_end=to_the_end)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if not self._is_named:
+                console.say(
+                    f"{self._path} is not shown: it cannot be read ({error.strerror})", style="yellow"
+                )
+            self._is_named = True
+
+    def _show(self, *, to_the_end: bool) -> None:
+        with self._path.open("rb") as log:
             if os.fstat(log.fileno()).st_size < self._offset:
                 console.say(f"{self._path} was truncated; it is shown from its beginning", style="yellow")
                 self._offset = 0

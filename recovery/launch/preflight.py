@@ -22,6 +22,7 @@ from recovery.frameworks import used
 from recovery.launch import program_check
 from recovery.launch.arguments import Arguments
 from recovery.launch.placement import Placed, environment_of, program_of
+from recovery.launch.presence import Kind, look_at
 from recovery.launch.script_imports import Reading
 from recovery.store.paths import scheduler_path
 
@@ -122,7 +123,7 @@ def _names_in(path: Path) -> set[str]:
 def _finished(looked: Looked) -> Iterator[Parts]:
     path = looked.environment.get("MS_RECOVERY_PATH", "")
     recovering = path and looked.environment.get("MS_ENABLE_RECOVERY") == "1"
-    if not recovering or not scheduler_path(Path(path)).exists():
+    if not recovering or look_at(scheduler_path(Path(path))).kind is not Kind.FILE:
         return
     from recovery.store.reader import read_job  # noqa: PLC0415 - where there is no store, a launcher begins without a database
 

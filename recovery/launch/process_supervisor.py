@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 import signal
 from collections.abc import Coroutine
 from functools import partial
@@ -13,7 +12,7 @@ from typing import IO, NamedTuple
 import msgspec
 from typing_extensions import assert_never
 
-from recovery import clock, owner_files, process_identity
+from recovery import clock, process_identity
 from recovery.core.ids import NodeId
 from recovery.end_note import EndNotes
 from recovery.errors import ROWS, Cause, LaunchFailedError, cause_of
@@ -23,7 +22,7 @@ from recovery.launch.attempt import Attempt
 from recovery.launch.children import Child, SpawnedChild, end
 from recovery.launch.flag_values import Rejoin
 from recovery.launch.hung_nodes import LostNode
-from recovery.launch.incidents import Failure, Incidents
+from recovery.launch.incidents import Failure, Incidents, last_lines
 from recovery.launch.job_view import KnownJob, is_taken_over
 from recovery.launch.launch_context import LaunchContext
 from recovery.launch.node_ids import NodeIds
@@ -37,6 +36,7 @@ from recovery.launch.restart_policy import (
     decide,
     describe,
 )
+from recovery.launch.unlogged_output import UnloggedOutput
 
 GRACE_S = 5.0
 """From SIGTERM to SIGKILL: a worker that shuts down takes less than a second."""
@@ -77,8 +77,8 @@ class ProcessKeeper:
         self._log = context.log_dir / f"{placed.name}.log"
         self.end_notes = EndNotes()
         """What its process tells beside its exit code."""
-        self._log_is_marked = False
-        """The log says where its newest attempt begins."""
+        self._unlogged: UnloggedOutput | None = None
+        """What its newest attempt prints where its log cannot be written."""
         self._ended_by_launcher = ""
         """Why this launcher ended a process whose job goes on; empty: it did not."""
         self._informed = 0
@@ -226,17 +226,15 @@ class ProcessKeeper:
             )
 
     def _open_log(self, number: int) -> IO[bytes]:
-        """Its log at its end; where that cannot be written its output is lost, and it runs all the same."""
-        self._log_is_marked = True
+        """Its log at its end; where that cannot be written the console is, and it runs all the same."""
+        self._unlogged = None
         try:
             return console.open_log(self._log, start=number)
         except OSError as error:
-            self._log_is_marked = False
-            console.say(f"{self._log} cannot be written ({error.strerror})", style="yellow")
-        try:
-            return owner_files.at_its_end(self._log)
-        except OSError:
-            return open(os.devnull, "ab", buffering=0)  # noqa: PTH123 - it is no file of a directory
+            said = f"{self._log} cannot be written ({error.strerror}); what {self.placed.name} prints is shown here"
+            console.say(said, style="yellow")
+        self._unlogged = UnloggedOutput(self.placed.name, number=self.placed.local_index)
+        return self._unlogged.open()
 
     async def _judged(self, attempt: Attempt) -> Attempt:
         """The same; a failure where it ended with 0 before it was done."""
@@ -317,8 +315,8 @@ class ProcessKeeper:
         self, attempt: Attempt, short_attempts: int, relaunched_ms: list[int], *, handed_over: bool
     ) -> Decision:
         soon = attempt.lasted_ms < _SOON_MS
-        has_output = attempt.pid != 0 and self._log_is_marked
-        repeats = has_output and self._incidents.repeats(self.placed.name, self._log) and soon
+        has_output = attempt.pid != 0
+        repeats = has_output and self._incidents.repeats(self.placed.name, self._lines()) and soon
         refused = attempt.says("WORLD_FULL")
         members = self._context.members
         ended = Ended(
@@ -370,6 +368,10 @@ class ProcessKeeper:
             context.contact, is_needed, report, informed=self._informed, was_heard=bool(context.members.ids)
         )
 
+    def _lines(self) -> tuple[str, ...]:
+        """What its newest attempt has printed last."""
+        return last_lines(self._log if self._unlogged is None else self._unlogged.lines())
+
     def _note(self, attempt: Attempt, decision: Decision) -> None:
         """Keep a failure as an incident, and say it on the console."""
         failure = Failure(
@@ -379,10 +381,11 @@ class ProcessKeeper:
             status=attempt.how,
             wall=clock.instant(clock.wall_ms()),
             consequence=decision.reason,
-            log=str(self._log),
+            log="none: it could not be written" if self._unlogged else str(self._log),
         )
         kept = self._incidents.note(
             failure,
+            self._lines(),
             begun_ms=attempt.begun_ms,
             ended_ms=attempt.ended_ms,
             job_goes_on=decision.next is Next.SURPLUS,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from recovery.launch.incidents import Failure, Incidents
+from recovery.launch.incidents import Failure, Incidents, last_lines
 
 TRACEBACK = (
     "Traceback (most recent call last):",
@@ -27,6 +27,7 @@ def test_a_traceback_is_kept_without_the_ranks_before_its_lines(tmp_path: Path, 
         Failure(
             process="worker_2", rank=2, start=1, status="exit code 1", wall="w", consequence="c", log=str(log)
         ),
+        last_lines(log),
         begun_ms=0,
         ended_ms=1,
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from recovery.launch.console import open_log
-from recovery.launch.incidents import Failure, Incidents
+from recovery.launch.incidents import Failure, Incidents, last_lines
 
 TRACEBACK = ("Traceback (most recent call last):", '  File "a.py", line 1, in <module>', "ValueError: x")
 
@@ -33,12 +33,17 @@ def failure(log: Path, *, start: int = 1, rank: int = 0) -> Failure:
     )
 
 
+def note(incidents: Incidents, of: Failure, *, begun_ms: int, ended_ms: int, **how: bool) -> Path:
+    lines = last_lines(Path(of.log))
+    return incidents.note(of, lines, begun_ms=begun_ms, ended_ms=ended_ms, **how)
+
+
 def test_logs_and_incidents_are_their_owners_and_are_written_through_no_link(tmp_path: Path) -> None:
     log = log_of(tmp_path, "worker_1", *TRACEBACK)
     of_somebody = tmp_path / "of_somebody"
     of_somebody.write_text("kept")
     (tmp_path / "incident-1.part").symlink_to(of_somebody)
-    kept = Incidents(tmp_path).note(failure(log), begun_ms=0, ended_ms=10)
+    kept = note(Incidents(tmp_path), failure(log), begun_ms=0, ended_ms=10)
 
     assert {stat.S_IMODE(path.lstat().st_mode) for path in (log, kept)} == {0o600}
     assert of_somebody.read_text() == "kept"
@@ -47,7 +52,7 @@ def test_logs_and_incidents_are_their_owners_and_are_written_through_no_link(tmp
 
 def test_a_failure_is_kept_with_its_last_lines(tmp_path: Path) -> None:
     log = log_of(tmp_path, "worker_1", "step 1", *TRACEBACK, "a line behind it")
-    kept = Incidents(tmp_path).note(failure(log, rank=1), begun_ms=0, ended_ms=10)
+    kept = note(Incidents(tmp_path), failure(log, rank=1), begun_ms=0, ended_ms=10)
 
     assert kept == tmp_path / "incident-1.json"
     found = json.loads(kept.read_text())
@@ -63,7 +68,7 @@ def test_only_the_newest_start_and_the_newest_traceback_count(tmp_path: Path) ->
         tmp_path, "worker_1", "Traceback (most recent call last):", "  x", "KeyError: 1", *TRACEBACK, start=2
     )
     incidents = Incidents(tmp_path)
-    incidents.note(failure(log, start=2), begun_ms=0, ended_ms=10)
+    note(incidents, failure(log, start=2), begun_ms=0, ended_ms=10)
     assert incidents.newest is not None
     assert incidents.newest.traceback == TRACEBACK
     assert "the first start" not in incidents.newest.last_lines
@@ -72,9 +77,9 @@ def test_only_the_newest_start_and_the_newest_traceback_count(tmp_path: Path) ->
 def test_what_ran_when_another_fell_and_fails_soon_follows_from_it(tmp_path: Path) -> None:
     incidents = Incidents(tmp_path)
     first, second = log_of(tmp_path, "worker_1", *TRACEBACK), log_of(tmp_path, "worker_0", "lost a peer")
-    kept = incidents.note(failure(first), begun_ms=0, ended_ms=10_000)
+    kept = note(incidents, failure(first), begun_ms=0, ended_ms=10_000)
 
-    assert incidents.note(failure(second), begun_ms=0, ended_ms=12_000) == kept
+    assert note(incidents, failure(second), begun_ms=0, ended_ms=12_000) == kept
     found = json.loads(kept.read_text())
     assert [one["process"] for one in found["followed"]] == ["worker_0"]
     assert found["first"]["process"] == "worker_1"
@@ -84,11 +89,11 @@ def test_what_ran_when_another_fell_and_fails_soon_follows_from_it(tmp_path: Pat
 def test_a_later_or_a_younger_failure_is_one_of_its_own(tmp_path: Path) -> None:
     incidents = Incidents(tmp_path)
     log = log_of(tmp_path, "worker_1", "x")
-    incidents.note(failure(log), begun_ms=0, ended_ms=10_000)
+    note(incidents, failure(log), begun_ms=0, ended_ms=10_000)
     # It began after the first had failed.
-    incidents.note(failure(log), begun_ms=11_000, ended_ms=12_000)
+    note(incidents, failure(log), begun_ms=11_000, ended_ms=12_000)
     # This is too long after.
-    incidents.note(failure(log), begun_ms=0, ended_ms=60_000)
+    note(incidents, failure(log), begun_ms=0, ended_ms=60_000)
     assert sorted(path.name for path in tmp_path.glob("incident-*")) == [
         "incident-1.json",
         "incident-2.json",
@@ -99,22 +104,22 @@ def test_a_later_or_a_younger_failure_is_one_of_its_own(tmp_path: Path) -> None:
 def test_the_end_of_a_process_that_the_job_does_without_is_the_reason_of_nothing(tmp_path: Path) -> None:
     incidents = Incidents(tmp_path)
     standby, worker = log_of(tmp_path, "standby_0", "x"), log_of(tmp_path, "worker_0", *TRACEBACK)
-    kept = incidents.note(failure(standby), begun_ms=0, ended_ms=10_000, job_goes_on=True)
+    kept = note(incidents, failure(standby), begun_ms=0, ended_ms=10_000, job_goes_on=True)
     assert json.loads(kept.read_text())["first"]["process"] == "standby_0"
     assert [incidents.newest] == [None]
 
-    other = incidents.note(failure(worker), begun_ms=0, ended_ms=12_000)
+    other = note(incidents, failure(worker), begun_ms=0, ended_ms=12_000)
     assert other != kept
     assert incidents.newest is not None
     assert incidents.newest.first.process == "worker_0"
 
-    incidents.note(failure(standby), begun_ms=13_000, ended_ms=60_000, job_goes_on=True)
+    note(incidents, failure(standby), begun_ms=13_000, ended_ms=60_000, job_goes_on=True)
     assert incidents.newest.first.process == "worker_0"
 
 
 def test_numbers_go_on_behind_what_is_there(tmp_path: Path) -> None:
     (tmp_path / "incident-1.json").write_text("somebody else's")
-    kept = Incidents(tmp_path).note(failure(log_of(tmp_path, "worker_1", "x")), begun_ms=0, ended_ms=1)
+    kept = note(Incidents(tmp_path), failure(log_of(tmp_path, "worker_1", "x")), begun_ms=0, ended_ms=1)
     assert kept.name == "incident-2.json"
     assert (tmp_path / "incident-1.json").read_text() == "somebody else's"
 
@@ -122,18 +127,18 @@ def test_numbers_go_on_behind_what_is_there(tmp_path: Path) -> None:
 def test_a_last_line_that_comes_again_is_noticed(tmp_path: Path) -> None:
     incidents = Incidents(tmp_path)
     log = log_of(tmp_path, "worker_1", *TRACEBACK)
-    assert not incidents.repeats("worker_1", log)
-    assert not incidents.repeats("worker_2", log)
+    assert not incidents.repeats("worker_1", last_lines(log))
+    assert not incidents.repeats("worker_2", last_lines(log))
     log_of(tmp_path, "worker_1", "another step", *TRACEBACK, start=2)
-    assert incidents.repeats("worker_1", log)
+    assert incidents.repeats("worker_1", last_lines(log))
     log_of(tmp_path, "worker_1", "KeyError: 2", start=3)
-    assert not incidents.repeats("worker_1", log)
+    assert not incidents.repeats("worker_1", last_lines(log))
 
 
 def test_a_silent_death_repeats_nothing(tmp_path: Path) -> None:
     incidents = Incidents(tmp_path)
-    assert not incidents.repeats("worker_1", log_of(tmp_path, "worker_1"))
-    assert not incidents.repeats("worker_1", log_of(tmp_path, "worker_1", start=2))
+    assert not incidents.repeats("worker_1", last_lines(log_of(tmp_path, "worker_1")))
+    assert not incidents.repeats("worker_1", last_lines(log_of(tmp_path, "worker_1", start=2)))
 
 
 LEAKS = (
@@ -148,7 +153,7 @@ LEAKS = (
 
 def test_the_traceback_is_found_before_what_a_library_prints_behind_it(tmp_path: Path) -> None:
     incidents = Incidents(tmp_path)
-    incidents.note(failure(log_of(tmp_path, "worker_1", *TRACEBACK, *LEAKS)), begun_ms=0, ended_ms=10)
+    note(incidents, failure(log_of(tmp_path, "worker_1", *TRACEBACK, *LEAKS)), begun_ms=0, ended_ms=10)
     assert incidents.newest is not None
     assert incidents.newest.traceback == TRACEBACK
 
@@ -166,19 +171,21 @@ def test_two_reasons_with_the_same_lines_behind_them_are_two(
 ) -> None:
     incidents = Incidents(tmp_path)
     first, second = reasons
-    assert not incidents.repeats("worker_1", log_of(tmp_path, "worker_1", *first, *LEAKS))
-    assert not incidents.repeats("worker_1", log_of(tmp_path, "worker_1", *second, *LEAKS, start=2))
-    assert incidents.repeats("worker_1", log_of(tmp_path, "worker_1", *second, *LEAKS, start=3))
+    assert not incidents.repeats("worker_1", last_lines(log_of(tmp_path, "worker_1", *first, *LEAKS)))
+    assert not incidents.repeats(
+        "worker_1", last_lines(log_of(tmp_path, "worker_1", *second, *LEAKS, start=2))
+    )
+    assert incidents.repeats("worker_1", last_lines(log_of(tmp_path, "worker_1", *second, *LEAKS, start=3)))
 
 
 def test_a_handled_error_long_before_the_end_is_not_the_reason(tmp_path: Path) -> None:
     incidents = Incidents(tmp_path)
     steps = tuple(f"step {number}" for number in range(100))
     first = log_of(tmp_path, "worker_1", *TRACEBACK, *steps, "one reason")
-    assert not incidents.repeats("worker_1", first)
+    assert not incidents.repeats("worker_1", last_lines(first))
     second = log_of(tmp_path, "worker_1", *TRACEBACK, *steps, "another reason", start=2)
-    assert not incidents.repeats("worker_1", second)
-    incidents.note(failure(second, start=2), begun_ms=0, ended_ms=10)
+    assert not incidents.repeats("worker_1", last_lines(second))
+    note(incidents, failure(second, start=2), begun_ms=0, ended_ms=10)
     assert incidents.newest is not None
     assert incidents.newest.traceback == ()
     assert incidents.newest.shown_lines[-1] == "another reason"
@@ -225,5 +232,7 @@ def test_two_failures_are_the_same_where_their_whole_tracebacks_are(
     tmp_path: Path, first: tuple[str, ...], second: tuple[str, ...], *, repeats: bool
 ) -> None:
     incidents = Incidents(tmp_path)
-    assert not incidents.repeats("worker_0", log_of(tmp_path, "worker_0", *first))
-    assert incidents.repeats("worker_0", log_of(tmp_path, "worker_0", *second, start=2)) is repeats
+    assert not incidents.repeats("worker_0", last_lines(log_of(tmp_path, "worker_0", *first)))
+    assert (
+        incidents.repeats("worker_0", last_lines(log_of(tmp_path, "worker_0", *second, start=2))) is repeats
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -42,6 +43,8 @@ if "EXITS_WITH" in os.environ and os.environ["TORCHELASTIC_RESTART_COUNT"] < os.
         from recovery.end_note import note_exit
         note_exit(code)
     os._exit(code)
+if "RAISES" in os.environ:
+    raise KeyError("raised")
 if os.environ["TORCHELASTIC_RESTART_COUNT"] < os.environ["KILLED"]:
     with open("pid", "w") as file:
         file.write(str(os.getpid()))
@@ -174,6 +177,28 @@ def test_an_exit_code_of_ours_is_believed_with_the_engines_own_word_only(tmp_pat
     (tmp_path / "starts").unlink()
     outcome, starts = keep(tmp_path, GoneScheduler(), further={**exits, "NOTES_IT": "1"})
     assert (outcome.status, len(starts)) == (code, 1)
+
+
+_RAISES = {"RAISES": "1"}
+
+
+@pytest.mark.parametrize("log", ["a directory", "a full disk"])
+def test_what_cannot_go_into_the_log_is_shown_and_is_the_reason(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], log: str
+) -> None:
+    """It was lost, and what an older run had left in the log was given as the reason."""
+    if log == "a directory":
+        (tmp_path / "worker_0.log").mkdir()
+    else:
+        (tmp_path / "worker_0.log").symlink_to("/dev/full")
+    outcome, starts = keep(tmp_path, GoneScheduler(), killed=2, further=_RAISES)
+    assert (outcome.status, starts) == (1, ["0 -", "0.2 0"]), "it ended twice in the same way"
+    said = capfd.readouterr().out
+    assert said.count("[worker_0] KeyError: 'raised'") == 2
+    assert "worker_0.log cannot be written" in said
+    incident = json.loads((tmp_path / "incident-2.json").read_text())
+    assert incident["traceback"][-1] == "KeyError: 'raised'"
+    assert incident["first"]["log"] == "none: it could not be written"
 
 
 class OneRankIsMissing(SlowScheduler):
