@@ -87,6 +87,8 @@ class NotHandedOver(msgspec.Struct, frozen=True, kw_only=True, tag="not_handed_o
 
     request_id: RequestName
     reason: ShortText
+    job_ends: bool = False
+    """Its launcher ends the whole job: nobody was to take the rank."""
 
 
 class StopJob(msgspec.Struct, frozen=True, kw_only=True, tag="stop_job"):

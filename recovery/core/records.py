@@ -141,6 +141,14 @@ AS_STANDBY = "standby"
 """Details of a `node_admitted` of a process that holds no rank. Stores hold it in this word."""
 
 
+JOB_STOPPED = "the job was stopped"
+"""How the reason of a generation's end begins that a launcher has asked for: nothing failed. Stores hold it in this word."""
+
+
+STARTS_AGAIN = "it starts its program again"
+"""Details of a `node_lost` of a survivor that replaces its program by exec. Stores hold it in this word."""
+
+
 STARTED_AGAIN = "it started its program again"
 """Reason of a `node_resumed` of a survivor that has replaced its program by exec. Stores hold it in this word."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from recovery.report.rank_progress import RunningProcesses
 from recovery.report.status import committed_step
 from recovery.report.stored import Stored, read_stored
 from recovery.report.timeline import Timeline, read_timeline
@@ -34,7 +35,7 @@ def _course(stored: Stored, timeline: Timeline) -> str:
         recoveries += f", stopped and started again {'once' if resumed == 1 else f'{resumed} times'}"
     if reached and (count or (resumed and timeline.lost_steps_text != "0")):
         recoveries += f", {timeline.lost_steps_text} steps done again"
-    return f"{stored.job.state.value}{training} after {wall_s:.1f} s{goodput}; {recoveries}"
+    return f"{RunningProcesses(stored).job_state}{training} after {wall_s:.1f} s{goodput}; {recoveries}"
 
 
 def _last_checkpoint(stored: Stored) -> str:

@@ -8,7 +8,7 @@ from enum import Enum
 import msgspec
 
 from recovery.core.policy.ranks import first_id, natural_key
-from recovery.core.records import AS_STANDBY, EventKind, EventRecord
+from recovery.core.records import AS_STANDBY, STARTS_AGAIN, EventKind, EventRecord
 from recovery.report.intervals import Intervals, difference, intersection, union
 from recovery.report.training_time import TrainingTimes
 from recovery.store.reader import StoredEvent
@@ -26,6 +26,8 @@ class Doing(str, Enum):
     RUNNING = "running"
     STANDING_BY = "standing by"
     """It holds no rank, and takes one when one is lost."""
+    STARTING_AGAIN = "starting again"
+    """It has survived a failure, and starts its program again."""
     LOST = "lost"
     REFUSED = "refused"
     """Started again, and not let in yet."""
@@ -33,7 +35,7 @@ class Doing(str, Enum):
     """Nobody recorded what it did: the scheduler was away or heard nothing, and the node wrote nothing."""
 
 
-_ENDED = (Doing.LOST, Doing.REFUSED, Doing.UNKNOWN)
+_ENDED = (Doing.LOST, Doing.STARTING_AGAIN, Doing.REFUSED, Doing.UNKNOWN)
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -118,6 +120,7 @@ OF_ONE_NODE = {
     EventKind.NODE_RESUMED: Doing.WAITING,
     EventKind.NODE_READY: Doing.WAITING,
     EventKind.NODE_LOST: Doing.LOST,
+    EventKind.PROCESS_ENDED: Doing.LOST,
     EventKind.NODE_REFUSED: Doing.REFUSED,
     EventKind.FIRST_STEP_DONE: Doing.RUNNING,
     EventKind.NODE_LEFT: None,
@@ -129,9 +132,10 @@ OF_ALL_NODES = {EventKind.GENERATION_INTERRUPTED: Doing.WAITING, EventKind.PLAN_
 """And for all nodes that are connected."""
 _ONLY_AFTER = {
     EventKind.NODE_REFUSED: (Doing.LOST,),
-    EventKind.NODE_RESUMED: (Doing.LOST, Doing.REFUSED, None),
+    EventKind.NODE_RESUMED: (Doing.LOST, Doing.STARTING_AGAIN, Doing.REFUSED, None),
+    EventKind.PROCESS_ENDED: (Doing.STARTING_AGAIN,),
 }
-"""After anything else these change nothing: a stranger asked for an id that is held; only the connection is new."""
+"""After anything else these change nothing: a stranger asked for an id that is held; only the connection is new; more is known of one that is lost."""
 NO_CHANGE = frozenset(
     {
         EventKind.SCHEDULER_STARTED,
@@ -140,7 +144,6 @@ NO_CHANGE = frozenset(
         EventKind.STORE_REBUILT,
         EventKind.HISTORY_THINNED,
         EventKind.NODE_SUSPECTED,
-        EventKind.PROCESS_ENDED,
         EventKind.TAKEOVER_DECLINED,
         EventKind.DRAIN_BEGUN,
         EventKind.DRAIN_ENDED,
@@ -163,7 +166,7 @@ NO_CHANGE = frozenset(
     }
 )
 """Events after which every node does what it did before. Each event stands in exactly one of the three."""
-_AWAY = (Doing.LOST, Doing.REFUSED, Doing.STANDING_BY)
+_AWAY = (Doing.LOST, Doing.STARTING_AGAIN, Doing.REFUSED, Doing.STANDING_BY)
 """What a node does whom the end of a generation and the next plan do not concern."""
 _TRAINS = (Doing.RUNNING, Doing.REDOING)
 
@@ -260,6 +263,9 @@ class NodeSpans:
             # It went on all the while that the scheduler was away.
             self._unseen_since_ms.pop(node, None)
         if event.kind in _ONLY_AFTER and before not in _ONLY_AFTER[event.kind]:
+            return
+        if event.kind is EventKind.NODE_LOST and event.details == STARTS_AGAIN:
+            self._turn(node, Doing.STARTING_AGAIN, at_ms)
             return
         until_ms = self._redone_until_ms.get(int(event.generation or 0), 0)
         if event.kind is EventKind.FIRST_STEP_DONE and until_ms > at_ms:

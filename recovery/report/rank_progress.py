@@ -12,7 +12,8 @@ import msgspec
 
 from recovery import process_identity
 from recovery.clock import instant
-from recovery.core.records import NodeRecord, NodeState
+from recovery.core.records import JOB_STOPPED, NodeRecord, NodeState
+from recovery.core.scheduler.job_states import ENDED
 from recovery.report.stored import Notes, Stored, notes
 from recovery.report.tables import NODES
 from recovery.store.lock import OwnerState, held_locks, owner_state
@@ -22,7 +23,9 @@ from recovery.store.reader import WorkerNotes
 NOTES_READ = 64
 """Own files of ranks that a screen is worth. Twice that takes a quarter of a second; `recovery steps` reads all."""
 NOT_RUNNING, UNHEARD = "not running", "unheard"
-"""What the scheduler last called live or suspect, and no scheduler hears now."""
+"""What the scheduler last called live or suspect, and no scheduler hears now. Of a job: it is not over, and no process of it runs; some may."""
+STOPPED = "stopped"
+"""A job that does not run, since somebody has asked for that."""
 STARTING_AGAIN = "starting again"
 """Its connection is closed and its process runs: a script that survived a failure starts its program again, by exec."""
 
@@ -86,6 +89,16 @@ class RunningProcesses:
                 f"its process has ended; it was {node.state.value} when the scheduler wrote last",
             )
         return UNHEARD, f"no scheduler runs to hear it; it was {node.state.value} when the last one wrote"
+
+    @property
+    def job_state(self) -> str:
+        """The state of the job in a word: never one of training where no process of it runs."""
+        job = self._stored.job
+        if job.state in ENDED or self._scheduler is not OwnerState.NOT_RUNNING:
+            return job.state.value
+        if any(self.process(node) is not OwnerState.NOT_RUNNING for node in self._stored.workers):
+            return UNHEARD
+        return STOPPED if job.reason.startswith(JOB_STOPPED) else NOT_RUNNING
 
     def is_warming_up(self, node: NodeRecord) -> bool:
         """Is it heard, and cannot follow a plan yet?"""

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import msgspec
 
-from recovery.core.records import STARTED_AGAIN, EventKind
+from recovery.core.records import JOB_STOPPED, STARTED_AGAIN, EventKind
 from recovery.report.event_index import EventIndex
 from recovery.report.intervals import difference, intersection, length_ms
 from recovery.report.training_time import TrainingTimes
@@ -47,7 +47,7 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def because_text(self) -> str:
         """For people."""
-        return f"stopped, and started again ({self.because})" if self.is_resumption else self.because
+        return f"started again: {self.because}" if self.is_resumption else self.because
 
     @property
     def lost_steps_text(self) -> str:
@@ -84,6 +84,7 @@ def recoveries(
     begun: Mapping[int, int],
     reached: Mapping[int, int],
     stopped: Collection[int],
+    causes: Mapping[int, str],
 ) -> Iterator[Recovery]:
     """Every interruption that a next generation followed.
 
@@ -92,6 +93,7 @@ def recoveries(
         begun: by generation, the step at which it began.
         reached: by generation, the highest step that a rank is known to have applied.
         stopped: generations that a rank has outlived, and said how far it had come.
+        causes: by generation, why it ended as far as that became known: behind a broken data plane a launcher may have seen a process killed.
     """
     log, pauses = times.log, times.pauses
     for position, stored in log.of_kind(EventKind.GENERATION_INTERRUPTED):
@@ -116,7 +118,7 @@ def recoveries(
         yield Recovery(
             generation=stored.event.generation or 0,
             at_ms=stored.wall_ms,
-            because=stored.event.reason,
+            because=causes.get(before) or stored.event.reason,
             lost_steps=max(0, reached[before] - begun[following]) if {before, following} <= set(begun) else 0,
             notice_ms=notice,
             window_ms=window,
@@ -132,7 +134,9 @@ def recoveries(
 
 
 def _is_resumption(log: EventIndex, interrupted: int, planned: int) -> bool:
-    """Did a generation end because a node left in order, and the scheduler stopped too before the next one?"""
+    """Did a generation end because its job was stopped, or a node left in order and the scheduler stopped too before the next one?"""
+    if log.events[interrupted].event.reason.startswith(JOB_STOPPED):
+        return True
     left = log.events[max(0, interrupted - 1)].event.kind is EventKind.NODE_LEFT
     stopped = log.first_from(interrupted, EventKind.SCHEDULER_STOPPED)
     return left and stopped is not None and stopped < planned

@@ -40,7 +40,8 @@ def status(stored: Stored) -> dict[str, Any]:
         "path": str(stored.path),
         "job": job.job,
         "run": job.run,
-        "state": job.state.value,
+        "state": processes.job_state,
+        "stored_state": job.state.value,
         "reason": job.reason,
         "scheduler": {
             "pid": stored.scheduler_pid,
@@ -84,6 +85,7 @@ def status_of_view(view: dict[str, Any], last: Sequence[StoredEvent], *, place: 
         "job": view["job"],
         "run": view["run"],
         "state": view["state"],
+        "stored_state": view["state"],
         "reason": view["reason"],
         "scheduler": {"pid": None, "alive": True, "incarnation": view["scheduler_incarnation"]},
         "generation": view["generation"],

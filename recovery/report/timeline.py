@@ -124,6 +124,8 @@ def make_timeline(
     if reached:
         reached[max(reached)] = max(reached[max(reached)], finished_at)
     redone = _redone(times, begun, reached)
+    causes = {number: one.ended for number, one in planned.items()}
+    stopped = _stopped(log, begun, activity, run)
     summaries = tuple(
         _summary(number, times.generations[number], redone.get(number, 0), reached)
         for number in times.generations
@@ -147,7 +149,7 @@ def make_timeline(
             for position, stored in log.of_kind(EventKind.SCHEDULER_RESTARTED)
             if position
         ),
-        recoveries=tuple(recoveries(times, begun, reached, _stopped(log, begun, activity, run))),
+        recoveries=tuple(recoveries(times, begun, reached, stopped, causes)),
         useful_ms=sum(summary.useful_ms for summary in summaries),
         paused_ms=length_ms(times.pauses),
         unknown_ms=_unknown_ms(spans),

@@ -20,6 +20,7 @@ COLOURS = {
     Doing.WAITING: ("#b9c2cf", "waits for the others"),
     Doing.STANDING_BY: ("#7fb7b2", "stands by"),
     Doing.REFUSED: ("#a86bc2", "refused (rejoin window)"),
+    Doing.STARTING_AGAIN: ("#8fb4dd", "starts its program again"),
     Doing.LOST: ("#c94a4a", "lost"),
     Doing.UNKNOWN: ("#5a4b5e", "unknown: nobody recorded what it did"),
 }

@@ -276,7 +276,7 @@ def test_a_departure_that_is_under_way_becomes_the_end_of_the_job() -> None:
         worker.save(step)
     assert stopped.heard(launcher) == [said(step)]
     assert stopped.one.last(NotHandedOver) == NotHandedOver(
-        request_id=request, reason=f"saved at step {step}, where the job ends"
+        request_id=request, reason=f"saved at step {step}, where the job ends", job_ends=True
     )
     assert not drain_view(stopped.desk.machine.state)["handed_over"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from recovery.core import messages as m
-from recovery.core.records import EventKind, GenerationRecord, JobRecord, JobState
+from recovery.core.records import STARTS_AGAIN, EventKind, GenerationRecord, JobRecord, JobState
 from recovery.core.rules import Rules
 from recovery.core.scheduler.pending_facts import NETWORK_MS, SAME_ENDS_MAX
-from tests.core.desk import Desk, Worker, running_workers
+from tests.core.desk import Desk, Worker, begin, running_workers
 from tests.core.survivors import could_not, in_memory, ready_with, took
 
 
@@ -112,6 +112,25 @@ def test_job_that_was_ended_for_it_goes_on_when_it_is_started_again(desk: Desk) 
     assert len(desk.row(GenerationRecord)) == SAME_ENDS_MAX + 1
 
 
+def test_what_broke_the_data_plane_is_named_once_it_is_known(desk: Desk) -> None:
+    """The survivor's collective fails first, and it may start its program again before anybody knows of the death."""
+    workers = [Worker(desk, name, starts_again=True) for name in ("worker_0", "worker_1")]
+    begin(workers)
+    workers[0].send(m.CollectiveFailed(generation=workers[0].generation, step=18, reason="reset"))
+    workers[0].die()
+    desk.at(desk.now + desk.rules.reconnect_grace_ms)
+    broke = "worker_0: the data plane broke at step 18: reset"
+    assert (desk.row(GenerationRecord)[-1].ended, _job(desk).reason) == (broke, broke), (
+        "a survivor is no cause"
+    )
+    workers[1].die()
+    desk.say(desk.connect(), m.Exited(node_id=workers[1].node_id, pid=1, reason="killed by SIGKILL"))
+    killed = "worker_1 lost: killed by SIGKILL"
+    assert (desk.row(GenerationRecord)[-1].ended, _job(desk).reason) == (killed, killed)
+    lost = {event.node_id: event.details for event in desk.events if event.kind is EventKind.NODE_LOST}
+    assert lost == {"worker_0": STARTS_AGAIN, "worker_1": ""}
+
+
 # --- where the plans go to a rank's memory ------------------------------------------------------------------------------
 
 
@@ -202,8 +221,8 @@ def test_states_that_differ_explain_no_generation_before_them(live_desk: Desk) -
 
 def test_network_that_is_away_ends_no_job_that_goes_on_from_memory(live_desk: Desk) -> None:
     workers = running_workers(live_desk)
-    begin = live_desk.now
-    while live_desk.now < begin + NETWORK_MS:
+    since = live_desk.now
+    while live_desk.now < since + NETWORK_MS:
         _break_and_stay(live_desk, workers)
         assert _job(live_desk).state is JobState.RUNNING
     _break_and_stay(live_desk, workers)

@@ -87,6 +87,15 @@ def test_it_leaves_when_the_scheduler_says_no_and_says_why() -> None:
     assert "no standby is ready" in driven.effects_of(Log)[0].text
 
 
+def test_it_leaves_with_its_job_without_a_warning() -> None:
+    driven = DrivenWorker().training()
+    driven.handle(ASKED)
+    driven.receive(NotHandedOver(request_id=RequestId("d"), reason="the job ends", job_ends=True))
+    assert _leaves(driven)
+    [said] = driven.effects_of(Log)
+    assert (said.event, said.warning) == ("leaves_with_its_job", False)
+
+
 def test_it_leaves_when_nobody_begins_and_later_when_nobody_ends() -> None:
     driven = DrivenWorker(drain_timeout_ms=5_000).training()
     driven.handle(ASKED, at=1_000)

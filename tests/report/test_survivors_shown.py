@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from recovery import process_identity
 from recovery.checkpoint import catalogue
 from recovery.core.ids import NodeId, Rank
 from recovery.core.records import (
+    JOB_STOPPED,
     CheckpointState,
+    JobState,
     NodeRecord,
     NodeState,
     ProcessRecord,
@@ -87,6 +90,30 @@ def test_a_survivor_whose_process_runs_and_has_left_its_store_starts_again(
     process.kill()
     process.wait()
     assert shown(path) == ("lost", "not running", "connection closed")
+
+
+def test_a_job_without_a_process_does_not_run(tmp_path: Path, process: subprocess.Popen[bytes]) -> None:
+    def state() -> tuple[str, str]:
+        found = status(read_stored(path))
+        return found["state"], found["stored_state"]
+
+    path = written(tmp_path, *lost(process.pid))
+    assert state() == ("unheard", "running"), "its scheduler has ended, and a rank trains on"
+    with closing(SchedulerStore.open(path)) as scheduler:
+        assert state() == ("running", "running")
+        scheduler.apply([job(2)], wall_ms=WALL_MS)
+    process.kill()
+    process.wait()
+    with closing(WorkerStore.open(path, "worker_0")):
+        pass
+    assert state() == ("not running", "running")
+    with closing(SchedulerStore.open(path)) as scheduler:
+        stopped = msgspec.structs.replace(job(2), reason=f"{JOB_STOPPED} (the launcher at h: SIGINT)")
+        scheduler.apply([stopped], wall_ms=WALL_MS)
+    assert state() == ("stopped", "running")
+    with closing(SchedulerStore.open(path)) as scheduler:
+        scheduler.apply([msgspec.structs.replace(stopped, state=JobState.FAILED)], wall_ms=WALL_MS)
+    assert state() == ("failed", "failed")
 
 
 def test_a_running_scheduler_says_it_too() -> None:

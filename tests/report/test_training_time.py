@@ -6,7 +6,15 @@ import msgspec
 import pytest
 
 from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RunId
-from recovery.core.records import STARTED_AGAIN, ActivityRecord, EventKind, EventRecord, GenerationRecord
+from recovery.core.records import (
+    JOB_STOPPED,
+    STARTED_AGAIN,
+    STARTS_AGAIN,
+    ActivityRecord,
+    EventKind,
+    EventRecord,
+    GenerationRecord,
+)
 from recovery.report.intervals import difference, intersection, union
 from recovery.report.node_spans import Doing
 from recovery.report.timeline import Timeline, make_timeline
@@ -17,7 +25,14 @@ RUN = RunId(1)
 
 
 def event(
-    kind: EventKind, at_s: float, node: str | None = None, *, generation: int = 1, step: int = 0
+    kind: EventKind,
+    at_s: float,
+    node: str | None = None,
+    *,
+    generation: int = 1,
+    step: int = 0,
+    reason: str = "",
+    details: str = "",
 ) -> StoredEvent:
     record = EventRecord(
         kind=kind,
@@ -25,6 +40,8 @@ def event(
         node_id=None if node is None else NodeId(node),
         generation=Generation(generation),
         step=step,
+        reason=reason,
+        details=details,
     )
     return StoredEvent(sequence=1, wall_ms=int(at_s * 1000), event=record)
 
@@ -210,6 +227,45 @@ def test_a_stop_and_a_new_start_is_no_recovery(ended: EventKind, stopped: bool, 
 
     assert (timeline.resumptions, timeline.failures) == (int(is_resumption), int(not is_resumption))
     assert timeline.lost_steps_text == "0", "all had saved the step at which they stopped"
+
+
+def test_a_job_that_was_stopped_has_not_failed_and_a_cause_that_was_found_later_is_shown() -> None:
+    """Whose processes are killed behind the save are lost; the row of a generation is corrected, its event never is."""
+    again = msgspec.structs.replace(PLAN, generation=Generation(2), step=20)
+    causes = {}
+    for reason in (f"{JOB_STOPPED} (the launcher at h: SIGINT)", "b: the data plane broke"):
+        events = [
+            *begun("a"),
+            event(EventKind.NODE_LOST, 25, "a"),
+            event(EventKind.GENERATION_INTERRUPTED, 25, reason=reason),
+            event(EventKind.PLAN_MADE, 30, generation=2, step=20),
+        ]
+        found = "a lost: killed by SIGKILL" if "broke" in reason else reason
+        timeline = make_timeline(events, [msgspec.structs.replace(PLAN, ended=found), again], run=1)
+        causes[timeline.recoveries[0].because_text] = (timeline.resumptions, timeline.failures)
+
+    assert causes == {
+        "started again: the job was stopped (the launcher at h: SIGINT)": (1, 0),
+        "a lost: killed by SIGKILL": (0, 1),
+    }
+
+
+@pytest.mark.parametrize("dies", [True, False])
+def test_a_survivor_that_starts_its_program_again_is_not_drawn_as_lost(*, dies: bool) -> None:
+    events = [
+        *begun("a"),
+        event(EventKind.GENERATION_INTERRUPTED, 10),
+        event(EventKind.NODE_LOST, 11, "a", details=STARTS_AGAIN),
+        event(EventKind.PROCESS_ENDED if dies else EventKind.NODE_RESUMED, 14, "a"),
+        event(EventKind.PLAN_MADE, 16, generation=2),
+    ]
+
+    spans = make_timeline(events, [PLAN], run=1).spans["a"]
+
+    assert [(span.doing, span.begin_ms // 1000) for span in spans][-2:] == [
+        (Doing.STARTING_AGAIN, 11),
+        (Doing.LOST if dies else Doing.WAITING, 14),
+    ]
 
 
 def test_the_start_of_a_survivor_that_starts_its_script_again_is_no_window() -> None:

@@ -49,7 +49,8 @@ def on_depart(state: SchedulerState, node: Node, depart: Depart, now_ms: int) ->
     is_ending = last is not None and last.ends_job and last.generation == state.job.generation
     obstacle = why_not(state, (node_id,), "", needs_standbys=is_ending)
     if obstacle:
-        return [Send(node.connection, NotHandedOver(request_id=depart.request_id, reason=obstacle))]
+        said = NotHandedOver(request_id=depart.request_id, reason=obstacle, job_ends=is_ending)
+        return [Send(node.connection, said)]
     effects = _begin_or_join(state, DrainAsked((node_id,), "", f"{node_id}: {depart.reason}"), now_ms)
     drain = state.drain
     assert drain is not None, "it was begun"
@@ -297,7 +298,7 @@ def _not_handed_over(state: SchedulerState, drain: Drain, reason: str) -> list[A
     for node_id, request in drain.departing.items():
         connection = state.nodes[node_id].connection
         if request is not None and connection is not None:
-            answer = NotHandedOver(request_id=request, reason=reason[:1024])
+            answer = NotHandedOver(request_id=request, reason=reason[:1024], job_ends=drain.ends_job)
             answers.append(Answer(connection, answer))
     return answers
 
@@ -351,6 +352,7 @@ def _follow_hand_over(state: SchedulerState, drain: Drain) -> list[SchedulerEffe
 def end(state: SchedulerState, drain: Drain, fact: DrainFact, outcome: str) -> list[SchedulerEffect]:
     """It is over: an event says how, and the launchers that wait for it hear it."""
     drain.end(fact, outcome)
+    drain.all_here = all(node.record.state is NodeState.LIVE for node in state.workers)
     fails = drain.ends_job and not drain.saved
     if drain.ends_training and not drain.stops:
         # Its own event has told it, or the next plan does.

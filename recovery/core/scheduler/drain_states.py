@@ -109,10 +109,9 @@ class Drain:
         """Nodes that have left, and connected again before they could hear so: one that had waited long enough has trained on, or will have."""
         self.late = False
         """Has one of them passed `step`?"""
-        self.handed_over = False
-        """Said of one that ended: a standby has the rank, and no step was lost."""
-        self.saved = False
-        """Said of one that ended: every rank has saved `step` and waits there for the end of the job."""
+        self.handed_over = self.saved = self.all_here = False
+        """Said of one that ended: a standby has the rank, and no step was lost; every rank has saved `step` and waits there for the end of the job;
+        no rank was missing, so that what ends behind the end of the job was ended."""
         self.outcome = ""
         """How it ended, for people; empty before."""
 

@@ -68,6 +68,8 @@ class Failure(NamedTuple):
     """The data plane broke, and nobody knows yet why: how generations in a row have ended. None: the cause is known."""
     then: tuple[Persist, ...] = ()
     """What may be written only behind the generation's end."""
+    is_cause: bool = True
+    """Does it explain why the generation ended? A survivor that starts its program again does not."""
 
 
 class Arrival(NamedTuple):
@@ -102,10 +104,15 @@ class Facts:
         self.given_up: list[GivenUp] = []
 
     def fail(
-        self, reason: str, *, crash_loop: CrashLoop | None = None, then: tuple[Persist, ...] = ()
+        self,
+        reason: str,
+        *,
+        crash_loop: CrashLoop | None = None,
+        then: tuple[Persist, ...] = (),
+        is_cause: bool = True,
     ) -> None:
         """The current generation cannot go on. Outside a generation it is one more failure of the last one, or nothing."""
-        self.failures.append(Failure(reason, crash_loop, then))
+        self.failures.append(Failure(reason, crash_loop, then, is_cause))
 
     @property
     def pending(self) -> bool:

@@ -17,7 +17,7 @@ import msgspec
 from recovery.core.effects import Answer, Persist
 from recovery.core.handover_messages import JobSaved, StopJob, StopTraining, TrainingEnds
 from recovery.core.ids import ConnectionId, NodeId, RequestId
-from recovery.core.records import EventKind, JobState, TrainingEndRecord
+from recovery.core.records import JOB_STOPPED, EventKind, JobState, TrainingEndRecord
 from recovery.core.scheduler import drain as drains
 from recovery.core.scheduler.drain_states import Drain, DrainFact, DrainState
 from recovery.core.scheduler.effects import DrainTimer, KeepConnection, SchedulerEffect, SetTimer
@@ -25,6 +25,8 @@ from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
 
 _ALL_IS_TO_END = "the whole job is to end"
+_ENDS_WITHIN_MS = 5_000
+"""How long processes take to end behind the save, at most: what a launcher leaves them of MS_STOP_GRACE."""
 _ASK_AGAIN_MS = 1_000
 """How often a rank is asked again that has not said whether it stops where training ends: it was still fetching what the plan goes back to."""
 
@@ -92,6 +94,14 @@ def _why_not_saved(state: SchedulerState) -> str:
     # A loop that counts no step never comes to one, and one that has not begun has nothing to lose.
     is_stored = plan <= state.checkpoints.durable_step
     return f"no step is done since step {plan}" if is_stored and reached <= plan else ""
+
+
+def why_job_stops(state: SchedulerState, now_ms: int) -> str:
+    """Why processes end now, where a launcher has asked for the end of the job and has not had its time; empty: none has."""
+    drain = state.drain
+    if drain is None or not (drain.ends_job and drain.all_here) or drain.generation != state.job.generation:
+        return ""
+    return f"{JOB_STOPPED} ({drain.reason})" if now_ms < drain.until_ms + _ENDS_WITHIN_MS else ""
 
 
 # --- of training --------------------------------------------------------------------------------------------------------

@@ -279,6 +279,11 @@ class SchedulerState:
         self.waiting.note_all()
         return self.job
 
+    def name_cause(self, cause: str) -> tuple[JobRecord, GenerationRecord]:
+        """The end of the interrupted generation is explained by what is known now; give the rows to persist."""
+        self.generations[-1] = msgspec.structs.replace(self.generations[-1], ended=cause)
+        return self.change_job(JobFact.CAUSE_FOUND, reason=cause), self.generations[-1]
+
     # --- building ------------------------------------------------------------------------------------------------------
 
     def answer(self, node: Node, request_id: RequestId, records: list[Record], *more: Answer) -> Persist:

@@ -190,7 +190,7 @@ class Handover:
                 return self.let_go() if message.drain == self._drain else []
             case NotHandedOver():
                 asked = self._asked is not None and self._asked.request_id == message.request_id
-                return self._leave(message.reason) if asked else []
+                return self._leave(message.reason, job_ends=message.job_ends) if asked else []
             case HandedOver():
                 reason = message.reason
                 return [self._departure.exit(STOPPED, reason), *self._main_thread.end(reason)]
@@ -295,7 +295,12 @@ class Handover:
         drain, self._drain, self._stop = self._drain, 0, None
         return [ResumeTraining()] if drain else []
 
-    def _leave(self, reason: str) -> list[WorkerEffect]:
+    def _leave(self, reason: str, *, job_ends: bool = False) -> list[WorkerEffect]:
         self._asked, self._stop, self.leaves = None, None, True
+        if job_ends:
+            return [
+                Log("leaves_with_its_job", f"this process ends, as all of its job: {reason}"),
+                LeaveAsAsked(),
+            ]
         text = f"this process leaves without a standby having its rank: {reason}"
         return [Log("not_handed_over", text, warning=True), LeaveAsAsked()]

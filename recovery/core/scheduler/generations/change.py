@@ -31,13 +31,13 @@ def interrupt(state: SchedulerState, failure: Failure, now_ms: int) -> list[Sche
 
     It is sent again behind the write: the first one may have overtaken the plan of this very generation.
     """
-    reason = failure.reason
     if state.job.state is JobState.INTERRUPTED:
         return [*_another_failure(state, failure, now_ms), *failure.then]
     if state.job.state is not JobState.RUNNING:
         return [*failure.then]
     if not state.rules.recovery_enabled:
-        return [*job_end.end(state, m.JobOutcome.JOB_FAILED, reason, now_ms), *failure.then]
+        return [*job_end.end(state, m.JobOutcome.JOB_FAILED, failure.reason, now_ms), *failure.then]
+    reason = planned_end.why_job_stops(state, now_ms) or failure.reason
     answers: list[Answer] = []
     interrupted = m.Interrupt(generation=state.job.generation, reason=reason[:1024])
     for node in state.workers:
@@ -62,11 +62,11 @@ def interrupt(state: SchedulerState, failure: Failure, now_ms: int) -> list[Sche
 
 
 def _another_failure(state: SchedulerState, failure: Failure, now_ms: int) -> list[SchedulerEffect]:
-    """One more failure of an interrupted generation: the wait begins again, the first failure stays the reason."""
+    """One more failure of an interrupted generation: the wait begins again, the first failure whose cause is known stays the reason."""
     effects = wait_for_all_ranks(state, now_ms)
-    if state.crash_loop is not None:
+    if state.crash_loop is not None and failure.is_cause:
         state.crash_loop = failure.crash_loop
-        effects.append(Persist((state.change_job(JobFact.CAUSE_FOUND, reason=failure.reason),)))
+        effects.append(Persist(state.name_cause(failure.reason)))
     return effects
 
 

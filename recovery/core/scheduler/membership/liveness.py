@@ -9,7 +9,7 @@ import msgspec
 
 from recovery.core import messages as m
 from recovery.core.effects import Log, Persist
-from recovery.core.records import EventKind, JobState, NodeState, Record
+from recovery.core.records import STARTS_AGAIN, EventKind, JobState, NodeState, Record
 from recovery.core.scheduler import job_end
 from recovery.core.scheduler.effects import (
     CloseConnection,
@@ -20,7 +20,6 @@ from recovery.core.scheduler.effects import (
     SetTimer,
     WindowsTimer,
 )
-from recovery.core.scheduler.job_states import JobFact
 from recovery.core.scheduler.membership import death_proof, slot_choice
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.pending_facts import GivenUp
@@ -159,8 +158,7 @@ def _name_cause(state: SchedulerState, guess: str, cause: str) -> list[Record]:
     """Where the loss ended the generation, its end is explained by what is known now."""
     if state.job.state is not JobState.INTERRUPTED or state.job.reason != guess:
         return []
-    state.generations[-1] = msgspec.structs.replace(state.generations[-1], ended=cause)
-    return [state.change_job(JobFact.CAUSE_FOUND, reason=cause), state.generations[-1]]
+    return [*state.name_cause(cause)]
 
 
 def _gone(state: SchedulerState, node: Node, reason: str, now_ms: int) -> list[SchedulerEffect]:
@@ -210,7 +208,9 @@ def _fail(state: SchedulerState, what: str, now_ms: int) -> list[SchedulerEffect
 def _lose(state: SchedulerState, node: Node, reason: str, now_ms: int) -> list[SchedulerEffect]:
     """A node is lost: its generation is over and its id is refused until the window ends, counted from when it was last heard."""
     node.window_ends_ms = node.heard_ms + state.rules.rejoin_window_ms
-    details = RETURNS_AT_ONCE if death_proof.end_window(state, node, now_ms) else ""
+    details = STARTS_AGAIN if node.is_restarting else ""
+    if death_proof.end_window(state, node, now_ms):
+        details = RETURNS_AT_ONCE
     record = node.move(NodeState.LOST, reason=reason, rejoin_left_ms=max(0, node.window_ends_ms - now_ms))
     node.ready, node.done = None, False
     state.waiting.note_free(record.node_id, node.slot)
@@ -226,7 +226,11 @@ def _lose(state: SchedulerState, node: Node, reason: str, now_ms: int) -> list[S
     ]
     # Without recovery any loss ends the job, a server's too. A standby takes no part in a generation.
     if (record.role is m.Role.WORKER and not node.is_standby) or not state.rules.recovery_enabled:
-        state.facts.fail(f"{record.node_id} lost: {reason}")
+        # A survivor that starts its program again is no cause.
+        unknown = state.crash_loop if node.is_restarting else None
+        state.facts.fail(
+            f"{record.node_id} lost: {reason}", crash_loop=unknown, is_cause=not node.is_restarting
+        )
     return effects
 
 
