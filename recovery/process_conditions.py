@@ -47,10 +47,15 @@ def _signals(field: str) -> list[int]:
     return [number for number in range(1, signal.NSIG) if bits >> (number - 1) & 1]
 
 
+def _ignored() -> list[int]:
+    """All but that of a child's end: see `wait_for_children`."""
+    return [number for number in _signals("SigIgn") if number != signal.SIGCHLD]
+
+
 def _ignore(wanted: Iterable[int]) -> None:
     """These and no others. What has a handler keeps it: an exec drops it anyway."""
     libc = ctypes.CDLL(None, use_errno=True)
-    wanted, present = set(wanted), set(_signals("SigIgn"))
+    wanted, present = set(wanted), set(_ignored())
     for number in sorted(wanted ^ present):
         # Python's own function works in the main thread only.
         libc.signal(number, ctypes.c_void_p(_SIG_IGN if number in wanted else _SIG_DFL))
@@ -128,7 +133,7 @@ TABLE = (
     ),
     Condition("file mode mask", lambda: int(_status("Umask"), 8), _set_mode_mask),
     Condition("blocked signals", lambda: _signals("SigBlk"), _block),
-    Condition("ignored signals", lambda: _signals("SigIgn"), _ignore),
+    Condition("ignored signals", _ignored, _ignore),
     Condition("out of memory score", _out_of_memory_score, _set_out_of_memory_score),
 )
 
@@ -212,6 +217,15 @@ def tie_to(parent: int) -> None:
     # It may have died before the kernel was asked.
     if os.getppid() != parent:
         os._exit(0)
+
+
+def wait_for_children() -> None:
+    """Let this process learn how its children end, from the main thread.
+
+    A parent that ignores SIGCHLD hands that on to its children, and the kernel keeps no status for who ignores it.
+    """
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def take_in_orphans(does: bool = True) -> None:

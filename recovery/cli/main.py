@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 from typing_extensions import override
 
-from recovery import standard_streams
+from recovery import process_conditions, standard_streams
 from recovery.errors import RecoveryError
 
 _PACKAGE = "recovery-engine"
@@ -193,6 +193,7 @@ def _in_one_line(error: Any) -> str:
 def main() -> None:
     """Run the command; an error of ours is one line and its exit code."""
     standard_streams.hold()
+    process_conditions.wait_for_children()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A path need not be text.
         sys.stdout.reconfigure(errors="backslashreplace")

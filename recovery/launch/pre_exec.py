@@ -26,6 +26,7 @@ def _main(words: Sequence[str]) -> None:
     """Let the kernel kill this process when its parent dies, take up its conditions, and become the command."""
     parent, conditions, *command = words
     process_conditions.tie_to(int(parent))
+    process_conditions.wait_for_children()
     for left in process_conditions.restore(json.loads(conditions)):
         os.write(2, f"event=condition_not_restored {left.text}\n".encode(errors="replace"))
     try:

@@ -23,6 +23,7 @@ from recovery.launch.placement import Host, Placed, Script, environment_of, plac
 from recovery.launch.start_method import ProcessStarter, TemplatePlan
 from tests.launch.forking import orphans_left_alone
 from tests.launch.typed import parse
+from tests.pace import HANG_S
 
 SHOWS = "import json\nfrom recovery import process_conditions\nprint(json.dumps(process_conditions.note()))\n"
 NAMES = [one.name for one in process_conditions.TABLE]
@@ -221,3 +222,45 @@ def test_what_cannot_be_restored_is_said_with_its_reason(tmp_path: Path) -> None
         assert "event=condition_not_restored limits: {'RLIMIT_NPROC': [1000, 2000]}" in done.stderr
     assert "event=condition_not_restored processors: " in done.stderr
     assert int(nice) == os.nice(0) + 1, "the other rows are restored"
+
+
+_DEAF_TO_CHILDREN = """
+import os, signal, sys
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+_CHILDS_CODE = "import subprocess, sys; sys.exit(subprocess.run([sys.executable, '-c', 'raise SystemExit(3)']).returncode)"
+
+
+def _run_deaf(*words: str, directory: Path) -> subprocess.CompletedProcess[str]:
+    """Run Python as the child of a process that ignores how its children end."""
+    command = [sys.executable, "-c", _DEAF_TO_CHILDREN, *words]
+    return subprocess.run(command, check=False, cwd=directory, capture_output=True, text=True, timeout=HANG_S)
+
+
+@pytest.mark.parametrize("start_method", ["auto", "spawn"])
+def test_a_launcher_whose_parent_ignores_the_end_of_children_sees_how_its_own_end(
+    tmp_path: Path, start_method: str
+) -> None:
+    """No job started, and a spawned program's proxy never saw its end."""
+    (tmp_path / "plain.py").write_text(f"{_CHILDS_CODE}\n")
+    launch = ["-m", "recovery", "msrun", "--worker_num=1", "--sim_level=1", "--join=True", "plain.py"]
+    done = _run_deaf(*launch, f"--start_method={start_method}", directory=tmp_path)
+    assert done.returncode == 3, done.stdout
+
+
+def test_the_end_of_children_is_no_condition_that_is_handed_on(tmp_path: Path) -> None:
+    shown = _run_deaf("-c", SHOWS, directory=tmp_path).stdout
+    assert signal.SIGCHLD not in json.loads(shown)["ignored signals"]
+
+
+_BEGINS_ONE = """
+import subprocess, sys
+from recovery.launch.children import tied
+subprocess.run(tied([sys.executable, "plain.py"]))
+"""
+
+
+def test_a_process_that_is_begun_by_one_that_ignores_it_sees_how_its_children_end(tmp_path: Path) -> None:
+    (tmp_path / "plain.py").write_text(f"{_CHILDS_CODE.replace('sys.exit', 'print')}\n")
+    assert _run_deaf("-c", _BEGINS_ONE, directory=tmp_path).stdout == "3\n"
