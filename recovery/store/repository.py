@@ -31,6 +31,9 @@ from recovery.store.thinning import OF_SCHEDULER, OF_WORKER, HistoryThinner, Thi
 _logger = logging.getLogger("recovery.store")
 Answer = TypeVar("Answer")
 
+END_S = 2.0
+"""How long the end of a store waits for the write under way, which takes milliseconds. A process that is asked to end has some ten seconds."""
+
 FOLD_PAGES = 256
 """Pages between two foldings of the -wal: about 1 MiB. Ten times that makes each start replay 10 MiB, a tenth of it makes every
 tenth commit fsync twice more. Pages, since a commit of one row writes whole ones of two tables: 2,000 such rows were 16 MiB."""
@@ -225,13 +228,22 @@ class WorkerStore(_Store):
 
 
 def _end(database: Database, lock: OwnerLock, one_at_a_time: threading.Lock, owner_pid: int) -> None:
-    """Wait for the write under way: when the process merely ends, its writer thread still runs.
+    """Wait for the write under way, for a while: when the process merely ends, its writer thread still runs, and a disk may hold it for ever.
 
     A forked child leaves file and lock alone, they are its parent's. It could also wait for ever: the lock that a write of its parent
     held at the fork is held in it by no thread that would let it go.
     """
     if os.getpid() != owner_pid:
         return
-    with one_at_a_time:
+    if not one_at_a_time.acquire(timeout=END_S):
+        _logger.warning(
+            "event=store_not_closed %s: a write that is under way has not come back within %g s; the next start finds out whether it is there",
+            database.path,
+            END_S,
+        )
+        return
+    try:
         database.close()
         lock.release()
+    finally:
+        one_at_a_time.release()

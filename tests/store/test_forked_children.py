@@ -1,4 +1,4 @@
-"""A process with an open store forks (a DataLoader's worker, a helper): the child's end is no end of the store."""
+"""How a store ends with its process: the end of a forked child is none of it, and a write that never returns holds none."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from recovery.store import repository
 from recovery.store.repository import SchedulerStore
 from tests.store import any_records
 
@@ -62,3 +65,55 @@ def test_a_child_that_is_forked_in_the_middle_of_a_write_ends_and_leaves_the_sto
     again = SchedulerStore.open(tmp_path)
     assert again.load().job == any_records.job(7)
     again.close()
+
+
+_STUCK = """
+import sys, threading
+from pathlib import Path
+from recovery.store import repository
+from recovery.store.repository import SchedulerStore
+from recovery.store.writer import Writer
+from tests.store import any_records
+
+store = SchedulerStore.open(Path(sys.argv[1]))
+store.apply([any_records.job(7)], wall_ms=1)
+stuck = threading.Event()
+# As a disk that has stopped answering does.
+store._write = lambda records, wall_ms: (stuck.set(), threading.Event().wait())
+repository.END_S = 0.05
+writer = Writer(store, on_durable=print, on_failure=print, wall_ms=lambda: 1)
+writer.submit([any_records.job(8)], None)
+assert stuck.wait(60)
+assert not writer.close(0.05)
+"""
+
+
+def test_a_write_that_never_returns_does_not_hold_the_end_of_its_process(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _STUCK, str(tmp_path)],
+        cwd=Path(__file__).parents[2],
+        timeout=60,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.returncode == 0
+    assert "event=store_not_closed" in done.stderr
+    again = SchedulerStore.open(tmp_path)
+    assert again.load().job == any_records.job(7)
+    again.close()
+
+
+def test_a_store_that_ends_in_the_middle_of_a_write_is_left_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(repository, "END_S", 0.01)
+    store = SchedulerStore.open(tmp_path)
+    with store._one_at_a_time:
+        store.close()
+
+    assert "event=store_not_closed" in caplog.text
+    assert (tmp_path / "scheduler.db-wal").exists()
+    store._database.close()
+    store._lock.release()

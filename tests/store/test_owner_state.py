@@ -72,7 +72,7 @@ def test_a_running_owner_on_btrfs_is_seen(tmp_path: Path) -> None:
         store.close()
         assert owner_of(database) is None
     finally:
-        subprocess.run(["umount", place], check=True, timeout=120)
+        subprocess.run(["umount", "-l", place], check=True, timeout=120)
 
 
 def test_locks_that_cannot_be_read_are_no_answer(tmp_path: Path) -> None:

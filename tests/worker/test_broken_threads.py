@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import subprocess
+import sys
 import threading
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
@@ -41,7 +43,7 @@ from tests.checkpoint.conftest import Save
 from tests.needs import needs_package
 from tests.store import samples
 from tests.transport.wire import HOST, WAIT_S, run, serving, until
-from tests.untraced import run_module
+from tests.untraced import ROOT, run_module
 
 _WISH = FetchRequest(
     wanted=Wanted(job="job-a", run=1, rank=1, world_size=2, step=7, digest="d"),
@@ -89,7 +91,6 @@ def test_a_fetch_that_cannot_begin_is_over(exchange: FileExchange) -> None:
 
 
 def test_a_call_for_which_no_thread_can_be_started_is_made_once() -> None:
-    """It lies in the queue all the same, and a thread that was busy finds it there."""
     go_on, made = threading.Event(), list[int]()
     with Calls(max_workers=2) as calls:
         busy = calls.submit(go_on.wait, WAIT_S)
@@ -100,6 +101,44 @@ def test_a_call_for_which_no_thread_can_be_started_is_made_once() -> None:
         assert busy.result(WAIT_S)
 
     assert made == [1]
+
+
+def test_more_calls_than_threads_are_made_in_turn_and_a_cancelled_one_is_not() -> None:
+    go_on, made = threading.Event(), list[int]()
+    calls = Calls(max_workers=1)
+    busy = calls.submit(go_on.wait, WAIT_S)
+    waiting = [calls.submit(made.append, number) for number in range(3)]
+    assert waiting[1].cancel()
+    failing = calls.submit(int, "no number")
+    go_on.set()
+
+    assert busy.result(WAIT_S)
+    with pytest.raises(ValueError, match="no number"):
+        failing.result(WAIT_S)
+    assert made == [0, 2]
+
+
+_STUCK = """
+import asyncio, threading
+from recovery.transport.blocking_calls import Calls
+begun = threading.Event()
+
+def serve():
+    loop = asyncio.new_event_loop()
+    loop.set_default_executor(Calls())
+    # A disk or a name server that never answers.
+    loop.run_in_executor(None, lambda: (begun.set(), threading.Event().wait()))
+    loop.run_forever()
+
+threading.Thread(target=serve, daemon=True).start()
+assert begun.wait(60)
+"""
+
+
+def test_a_call_that_never_returns_does_not_hold_the_end_of_its_process() -> None:
+    done = subprocess.run([sys.executable, "-c", _STUCK], cwd=ROOT, timeout=60, check=False)
+
+    assert done.returncode == 0
 
 
 def test_a_store_whose_writer_cannot_be_started_is_opened_later(
