@@ -17,6 +17,45 @@ _POLL_S = 0.05
 """How often a process is looked at whose descriptor cannot tell. At twice that a loss is noticed as late as a person notices it."""
 
 
+def when_gone(pid: int, call: Callable[[], None]) -> None:
+    """Call back once a process of this pid namespace has ended, at once where it has. Inside the loop.
+
+    Another program that takes it over, by exec, is the same process. Where it has no descriptor (none is left, the kernel knows none or
+    forbids them) it is looked at every now and then.
+    """
+    loop, process = asyncio.get_running_loop(), process_identity.of(pid)
+
+    def look() -> None:
+        ended = process_identity.has_ended(process, pid) if process is not None else _is_free(pid)
+        if ended:
+            call()
+        else:
+            loop.call_later(_POLL_S, look)
+
+    def gone() -> None:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+        call()
+
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        look()
+    else:
+        loop.add_reader(descriptor, gone)
+
+
+def _is_free(pid: int) -> bool:
+    """Is there no such process?"""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 class ProcessWatch:
     """At most one process per node is watched."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import secrets
 import signal
 import socket
@@ -43,6 +42,7 @@ from recovery.errors import (
     StoreWaitError,
 )
 from recovery.scheduler.executor import Executor
+from recovery.scheduler.process_watch import when_gone
 from recovery.scheduler.startup import load_machine, open_store, raise_descriptor_limit
 from recovery.store.job_token_file import source_of, token_of
 from recovery.store.repository import SchedulerStore
@@ -218,20 +218,8 @@ class _Service:
         return 202, drain_view(state)
 
     def _end_with(self, pid: int) -> None:
-        """Another process starting under the same pid, by exec, keeps it: what is watched is the process, not its program."""
-        try:
-            descriptor = os.pidfd_open(pid)
-        except OSError:
-            self._stop(signal.SIGTERM)
-            return
-
-        def gone() -> None:
-            self._loop.remove_reader(descriptor)
-            os.close(descriptor)
-            # Nobody has asked: the event log calls this no stop on purpose.
-            self._stop(signal.SIGTERM)
-
-        self._loop.add_reader(descriptor, gone)
+        """Nobody asks for it: the event log calls this no stop on purpose."""
+        when_gone(pid, lambda: self._stop(signal.SIGTERM))
 
     def _start_writer(self) -> Writer | None:
         if self._store is None:

@@ -17,7 +17,7 @@ from recovery import process_identity
 from recovery.core.ids import Incarnation, NodeId
 from recovery.core.scheduler.effects import WatchProcess
 from recovery.core.scheduler.stimuli import ProcessGone
-from recovery.scheduler.process_watch import ProcessWatch
+from recovery.scheduler.process_watch import ProcessWatch, when_gone
 from tests.transport.wire import run, until
 
 NODE = NodeId("worker_0")
@@ -80,6 +80,34 @@ def test_the_end_is_noticed_as_soon_as_it_comes(monkeypatch: pytest.MonkeyPatch,
             # Not waited for: a zombie has ended.
             made.kill()
             await until(lambda: made.said == [GONE], "the end")
+
+    run(main())
+
+
+@pytest.mark.parametrize("ended_before", [True, False])
+@pytest.mark.parametrize("knows", ["pidfd", "proc", "numbers"])
+def test_who_ends_with_a_process_ends_with_it_and_not_before(
+    monkeypatch: pytest.MonkeyPatch, knows: str, *, ended_before: bool
+) -> None:
+    if knows != "pidfd":
+        monkeypatch.setattr(os, "pidfd_open", no_descriptor)
+
+    async def main() -> None:
+        gone: list[int] = []
+        async with watching() as made:
+            pid = made.start().pid
+            if ended_before:
+                made.kill()
+                made.children[-1].wait(60)
+            if knows == "numbers":
+                monkeypatch.setattr(process_identity, "of", lambda pid: None)
+            when_gone(pid, lambda: gone.append(pid))
+            if not ended_before:
+                await nothing_more(made)
+                assert gone == []
+                made.kill()
+                made.children[-1].wait(60)
+            await until(lambda: gone == [pid], "the end")
 
     run(main())
 
