@@ -216,6 +216,10 @@ class FileClient:
             raise SourceError(reason) from error
         except (aiohttp.ClientError, ConnectionError) as error:
             raise _BrokenOffError(tls_failure(error, self._access.channel) or shown(error)) from error
+        except UnicodeError as error:
+            # What Python raises of a name that can be none, as one with a part of 64 letters.
+            reason = f"its address has no name of a host: {error}"
+            raise SourceError(reason) from error
 
 
 def _refused(status: int) -> SourceError:

@@ -101,11 +101,14 @@ class FileServer:
         """Close the port and every connection. A transfer under way is cut."""
         for listener in self._listeners:
             listener.close()
-        if self._acceptor is not None:
-            await self._acceptor.stop()
-        await self._cut_transfers()
-        self._limiter.abort_all()
-        await asyncio.wait_for(self._limiter.empty.wait(), _STOP_S)
+        try:
+            if self._acceptor is not None:
+                await self._acceptor.stop()
+            await self._cut_transfers()
+        finally:
+            self._limiter.abort_all()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._limiter.empty.wait(), _STOP_S)
         await self._limiter.shutdown(_STOP_S)
 
     async def _cut_transfers(self) -> None:
@@ -113,8 +116,10 @@ class FileServer:
         for each in self._sent_to:
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
-        for _ in range(TRANSFERS_MAX):
-            await asyncio.wait_for(self._slots.acquire(), _STOP_S)
+        # One that a disk holds is cut with its connection.
+        with contextlib.suppress(asyncio.TimeoutError):
+            for _ in range(TRANSFERS_MAX):
+                await asyncio.wait_for(self._slots.acquire(), _STOP_S)
 
     def descriptors(self) -> list[int]:
         """The port and the connections, for callers that must close them in a forked child."""

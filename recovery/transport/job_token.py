@@ -141,7 +141,9 @@ class Answer(NamedTuple):
 
     def holds(self, headers: Mapping[str, str]) -> bool:
         """Has the scheduler proven that it knows the token?"""
-        return hmac.compare_digest(self.expected.encode(), headers.get(PROOF_HEADER, "").encode())
+        return hmac.compare_digest(
+            self.expected.encode(), headers.get(PROOF_HEADER, "").encode("utf-8", "replace")
+        )
 
 
 class Denied(NamedTuple):

@@ -10,7 +10,7 @@ def is_local(host: str) -> bool:
     """Can this host bind an address of that name, so that a scheduler can listen there? False for a name that does not resolve."""
     try:
         found = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)
-    except OSError:
+    except (OSError, ValueError):
         return False
     for family, kind, _, _, address in found:
         with socket.socket(family, kind) as probe, contextlib.suppress(OSError):
@@ -32,7 +32,7 @@ def address_towards(host: str, port: int, family: int = 0) -> str:
         with socket.socket(family, kind) as probe:
             probe.connect(address)
             return str(probe.getsockname()[0])
-    except OSError:
+    except (OSError, ValueError):
         return ""
 
 

@@ -52,7 +52,7 @@ class CopyWork:
         """
         self._copies, self._exchange = copies, exchange
         self._world_size, self._access, self._still_owns_rank = world_size, access, still_owns_rank
-        self._host = host
+        self._host, self._address = host, ""
 
     def carry_out(
         self,
@@ -103,9 +103,14 @@ class CopyWork:
         self._exchange.fetch(wish, leave_thread, ahead=effect.for_plan)
 
     def address(self) -> str:
-        """Where others fetch what this node holds (host:port); empty: nowhere. Blocks."""
-        host = self._host() if self._copies is not None else ""
-        return self._exchange.address(host) if host else ""
+        """Where others fetch what this node holds (host:port); empty: nowhere. Blocks, until it is known.
+
+        It stays: who dials again has half a second, and a name server may take ten.
+        """
+        if not self._address and self._copies is not None:
+            host = self._host()
+            self._address = self._exchange.address(host) if host else ""
+        return self._address
 
     def note_saved(self, records: Iterable[Record]) -> None:
         """This node has saved checkpoints that others may ask for."""

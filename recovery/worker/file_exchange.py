@@ -181,9 +181,9 @@ class FileExchange:
             await asyncio.wait(self._fetches)
 
     async def _stop(self) -> None:
-        await self._drop()
         if self._server is not None:
             await self._server.stop()
+        await self._drop()
 
 
 def serving_host(settings: Settings) -> str:

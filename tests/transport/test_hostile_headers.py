@@ -6,7 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from recovery.core.principals import PrincipalKind
-from recovery.transport.job_token import SCHEME, Authenticator, Caller, Denied, JobToken, Proven, is_foreign
+from recovery.transport.job_token import (
+    PROOF_HEADER,
+    SCHEME,
+    Authenticator,
+    Caller,
+    Denied,
+    JobToken,
+    Proven,
+    is_foreign,
+)
 
 SECRET = "a-token-that-nobody-guesses"
 SCHEDULER = Authenticator(JobToken(SECRET))
@@ -41,6 +50,12 @@ def test_who_knows_the_token_is_somebody_that_there_is_or_nobody(who: str) -> No
         assert looked.principal.kind is PrincipalKind.VIEWER or looked.principal.name.isascii()
     else:
         assert looked.status == 403
+
+
+@given(_headers)
+def test_any_proof_of_a_peer_that_does_not_know_the_token_is_none(proof: str) -> None:
+    answer = Caller(PrincipalKind.VIEWER, "", JobToken(SECRET)).answer(SCHEDULER.challenge(), "GET", "/")
+    assert not answer.holds({PROOF_HEADER: proof})
 
 
 @given(_headers)

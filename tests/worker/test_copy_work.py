@@ -91,6 +91,24 @@ def test_what_a_node_has_saved_is_brought_to_another(make: Callable[..., Node]) 
     assert holder.work.held("job-a", RUN, Rank(1), ()) == (), "what is its own is no copy"
 
 
+def test_the_name_of_the_host_is_looked_up_until_it_is_known_and_no_more(
+    make: Callable[..., Node], tmp_path: Path
+) -> None:
+    names, asked = ["", "127.0.0.1"], list[str]()
+
+    def host() -> str:
+        asked.append(names[len(asked)])
+        return asked[-1]
+
+    node = make("a")
+    work = CopyWork(
+        node.copies, node.exchange, world_size=2, access=Access(), host=host, still_owns_rank=lambda: True
+    )
+    assert work.address() == ""
+    assert work.address() == work.address() == node.exchange.address("")
+    assert asked == names
+
+
 def test_what_does_not_come_names_each_source(make: Callable[..., Node]) -> None:
     owner, holder = make("a"), make("b")
 

@@ -115,6 +115,38 @@ def test_a_copy_that_is_damaged_at_rest_is_refused_and_another_holder_asked(
     assert brought.faults == error.faults
 
 
+@pytest.mark.parametrize("address", ["x" * 70 + ":1", "..:1", "\udcff:1", "[::1:1", "a b:1", ":1", "nowhere"])
+def test_a_holder_that_has_no_address_is_passed_over(
+    node: Node, other: Node, there: Path, address: str
+) -> None:
+    nobody = Source(node_id=NodeId("w1"), address=address)
+
+    found = asyncio.run(fetching.fetch(task(node, there, nobody, node.source())))
+
+    assert [fault.source for fault in found.faults] == [nobody]
+
+
+def test_a_holder_whose_proof_is_no_text_is_passed_over(node: Node, there: Path) -> None:
+    async def main() -> FetchResult:
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            for body in (b"challenge", b"{}"):
+                await reader.readuntil(b"\r\n\r\n")
+                writer.write(
+                    b"HTTP/1.1 200 OK\r\nRecovery-Proof: \xff\r\nContent-Length: %d\r\n\r\n" % len(body)
+                    + body
+                )
+            await reader.read()
+            writer.close()
+
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            impostor = Source(node_id=NodeId("w1"), address=f"127.0.0.1:{port}")
+            return await fetching.fetch(task(node, there, impostor, node.source()))
+
+    [fault] = asyncio.run(main()).faults
+    assert "does not prove that it knows the job's token" in fault.reason
+
+
 def test_a_copy_that_is_shorter_than_its_manifest_says_is_refused(
     node: Node, other: Node, there: Path
 ) -> None:

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from recovery.config import load
-from recovery.transport.local_address import address_towards
+from recovery.transport.local_address import address_towards, is_local
 from recovery.worker.file_exchange import serving_host
 
 WORKER = {
@@ -44,3 +44,9 @@ def test_the_address_towards_a_host_is_one_of_this_machine() -> None:
     with socket.socket() as probe:
         probe.bind((found, 0))
     assert address_towards("no-such-host.invalid", 9) == ""
+
+
+@pytest.mark.parametrize("name", ["x" * 64, "a..b", "a\0b"])
+def test_what_is_no_name_of_a_host_is_none_of_this_one(name: str) -> None:
+    assert address_towards(name, 9) == ""
+    assert not is_local(name)
