@@ -27,10 +27,11 @@ from recovery.errors import CheckpointStateError
 from recovery.torch import loader_options, own_generators, restored, torchdata_state
 from recovery.torch.module_names import forget_compiled
 from recovery.torch.passes import Passes
-from recovery.torch.random_streams import Key, KeyedData, RestOfPass, Streams
+from recovery.torch.random_streams import Key, KeyedData, RestOfPass, Streams, WorkerBegin
 from recovery.torch.received import Received
 from recovery.torch.sampled_order import SampledOrder, parts_of
 from recovery.torch.session_interface import SessionInterface
+from recovery.training.current import current_session
 
 _logger = logging.getLogger("recovery.torch")
 
@@ -285,6 +286,8 @@ class ResumableLoader(Passes):
         if not self._received and hasattr(self._dataset, "__len__") and not self._iterable:
             # A set that grows meanwhile keeps the order that the pass has begun in.
             self._begun_size = len(self._dataset)
+        if hasattr(self._dataset, "set_epoch"):
+            self._dataset.set_epoch(self._epoch)
         at = self._inner.state_dict() if self._stateful and self._inner is not None else self._inner_state
         # An iteration that was left in the middle goes on here.
         if self._staying is not None:
@@ -292,8 +295,6 @@ class ResumableLoader(Passes):
         self.close()
         if not self._iterable:
             return self._begin_map_style()
-        if hasattr(self._dataset, "set_epoch"):
-            self._dataset.set_epoch(self._epoch)
         if self._stateful:
             return self._begin_stateful(at)
         if self._streams is None:
@@ -318,12 +319,13 @@ class ResumableLoader(Passes):
         if self._sampled is not None:
             self._sampled.go_on(self._epoch, self._received, *saved)
         stays = bool(self._options.get("persistent_workers"))
+        begin = WorkerBegin(self._options.get("worker_init_fn"), epoch=self._epoch, leads=self._leads())
         loader: DataLoader[Any] = DataLoader(
-            KeyedData(self._dataset, self._seed, self._rank),
+            KeyedData(self._dataset, self._seed, self._rank, begin),
             batch_sampler=RestOfPass(self.rest),
             # Workers that stay are seeded alike whichever pass they begin with.
             generator=self._generator(0 if stays else self._epoch),
-            **self._options,
+            **{**self._options, "worker_init_fn": begin if self._options["num_workers"] else None},
         )
         self._staying = loader if stays else None
         return self._keep(loader)
@@ -350,6 +352,12 @@ class ResumableLoader(Passes):
             self._streams = Streams(saved)
         self._inner = inner
         return self._streams.around(batches)
+
+    def _leads(self) -> bool:
+        """Are the passes of the session those of this loader?"""
+        session = current_session()
+        state = None if session is None else session.state
+        return state is not None and state.batches is self
 
     def _keep(self, loader: Any) -> Iterator[Any]:
         self._open = iter(loader)

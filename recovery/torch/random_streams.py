@@ -18,6 +18,7 @@ from typing_extensions import override
 
 from recovery.torch.keyed import digest_of
 from recovery.torch.random_state import RandomState, capture_random_state, restore_random_state
+from recovery.training.current import current_session
 
 Key = tuple[int, int, int]
 """(epoch, batch in epoch, index in the data set)."""
@@ -135,19 +136,51 @@ class RestOfPass(Sampler[list[Key]]):
         return self._rest()
 
 
+class WorkerBegin:
+    """What is done first in a worker process of a map-style data set, and again where one that stays comes to another pass."""
+
+    def __init__(self, user: Callable[[int], None] | None, *, epoch: int, leads: bool) -> None:
+        """Note it in the training process.
+
+        Args:
+            user: worker_init_fn as given.
+            epoch: passes that were finished when the process began: what the data set was told.
+            leads: the passes of the session are those of this loader.
+        """
+        self._user, self._epoch, self._leads = user, epoch, leads
+
+    def __call__(self, worker: int) -> None:
+        """Say to whoever asks torch for its data set, as the user's function does to give each process a share, which one is the user's."""
+        info: Any = get_worker_info()
+        object.__setattr__(info, "dataset", info.dataset.inside)
+        if self._user is not None:
+            self._user(worker)
+
+    def come_to(self, epoch: int, dataset: Any) -> None:
+        """Have the data set know which pass it is: the process may have been started in an earlier one."""
+        if epoch == self._epoch:
+            return
+        self._epoch = epoch
+        if hasattr(dataset, "set_epoch"):
+            dataset.set_epoch(epoch)
+        if self._leads and (session := current_session()) is not None:
+            session.epoch = epoch + 1
+
+
 class KeyedData(Dataset[Any]):
     """Of a rank; what is asked for are keys."""
 
-    def __init__(self, dataset: Dataset[Any], seed: int, rank: int) -> None:
+    def __init__(self, dataset: Dataset[Any], seed: int, rank: int, begin: WorkerBegin) -> None:
         """Wrap a map-style data set; `seed` is of augmentation in worker processes, and `rank` says whose share it is asked for."""
-        self._dataset, self._seed, self._rank = dataset, seed, rank
+        self.inside, self._seed, self._rank, self._begin = dataset, seed, rank, begin
 
     def __getitems__(self, keys: Sequence[Key]) -> list[Any]:
         if (info := get_worker_info()) is not None:
             epoch, batch, _ = keys[0]
+            self._begin.come_to(epoch, self.inside)
             seed = _seed_all(self._seed, self._rank, epoch, batch)
             # Data sets seed generators of their own from it. torch lets nobody set it, and would say which worker this is, which may be another.
             object.__setattr__(info, "seed", seed)
         indices = [index for _, _, index in keys]
-        many = getattr(self._dataset, "__getitems__", None)
-        return list(many(indices)) if many is not None else [self._dataset[index] for index in indices]
+        many = getattr(self.inside, "__getitems__", None)
+        return list(many(indices)) if many is not None else [self.inside[index] for index in indices]

@@ -307,6 +307,24 @@ def _note_lost_buffer(loader: DataLoader[Any]) -> None:
         )
 
 
+def _check_staying(loader: DataLoader[Any]) -> None:
+    """Worker processes that stay from pass to pass hear of no later one."""
+    if not (loader.num_workers and loader.persistent_workers):
+        return
+    if hasattr(loader.dataset, "set_epoch"):
+        raise UsageError(
+            field="loader",
+            reason=f"the {type(loader).__name__} has persistent_workers=True, whose processes keep their copy of the data set, so that set_epoch of the"
+            f" {type(loader.dataset).__name__} reaches them in their first pass only: behind a failure that is another one",
+            next_step="Leave persistent_workers out, or give ResumableLoader(..., persistent_workers=True), which tells them.",
+        )
+    _logger.info(
+        "event=session_not_followed worker processes of the %s stay from pass to pass: session.epoch is there, in all passes, that of the first. "
+        "ResumableLoader tells them",
+        type(loader).__name__,
+    )
+
+
 def _checked_order(loader: DataLoader[Any]) -> Any:
     """A sampler whose order is believed to stay as it is; None: the loader has its order again otherwise."""
     if loader.num_workers and not getattr(loader, "in_order", True):
@@ -315,6 +333,7 @@ def _checked_order(loader: DataLoader[Any]) -> Any:
             reason=f"the {type(loader).__name__} has in_order=False, so which batch is the next is a race between its worker processes",
             next_step="Leave in_order out.",
         )
+    _check_staying(loader)
     order: Any = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
     while torchdata_state.is_torchdatas(order) and hasattr(order, "sampler"):
         order = order.sampler
