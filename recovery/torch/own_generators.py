@@ -1,4 +1,4 @@
-"""Random generators that a data set keeps for itself: no checkpoint has them, so that what it draws behind a failure is not what it would have drawn.
+"""Random generators that a data set, a module or the training function keeps: no checkpoint has them, so that behind a failure other numbers are drawn.
 
 They are found by what objects hold, and no code of theirs is run for it: no property, no `__getattr__`, no iterator.
 """
@@ -6,16 +6,19 @@ They are found by what objects hold, and no code of theirs is run for it: no pro
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
 import logging
 import random  # noqa: TID251 - its class is looked for, nothing is drawn
 import sys
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from recovery.torch.kept_generators import KeptGenerator, kinds
+from recovery.torch.module_names import bare
 from recovery.torch.sampled_order import parts_of
 
 _logger = logging.getLogger("recovery.torch")
@@ -27,6 +30,11 @@ _LOOKED_AT_MAX, _OF_ONE_MAX = 2_000, 100
 _SHOWN = 3
 
 _said: set[str] = set()
+
+
+_MODULES_OWN = frozenset(vars(torch.nn.Module())) - {"_modules"}
+"""Attributes of each module, in which torch keeps what is no generator."""
+_ABOVE_A_PROGRAM = ("recovery", "runpy", "importlib", "_pytest", "pluggy")
 
 
 def note(
@@ -74,16 +82,104 @@ def note_of(loader: Any, *, keeps_state: bool = False) -> None:
     note(dataset, collate_fn, keeps_state=keeps_state, kept=[*parts, *generators])
 
 
+def note_program(parts: Mapping[str, Sequence[Any]]) -> None:
+    """Before the first step: the same of the modules among the parts of a state, and of the functions that train it.
+
+    Args:
+        parts: of the state; a generator that is one is in the checkpoint.
+    """
+    items = [bare(item) for of_part in parts.values() for item in of_part]
+    kept = [*items, *(item.generator for item in items if isinstance(item, KeptGenerator))]
+    for part, of_part in parts.items():
+        for number, item in enumerate(map(bare, of_part)):
+            if isinstance(item, torch.nn.Module):
+                _say(logging.WARNING, f"{part}[{number}]", _held_by_modules(item, but=kept))
+    for frame in _frames_of_program():
+        _say(logging.INFO, f"{frame.f_code.co_name}()", _held_by_frame(frame, but=kept))
+
+
+def _say(level: int, where: str, found: Iterable[tuple[str, str]]) -> None:
+    text = f"{where} keeps a random generator of its own: " + ", ".join(
+        f"{place} ({kind})" for place, kind in itertools.islice(found, _SHOWN)
+    )
+    if text.endswith(": ") or text in _said:
+        return
+    _said.add(text)
+    _logger.log(
+        level,
+        "event=own_generator %s. No checkpoint has it: if the steps draw from it, a job that goes on draws other numbers. Give it as a part, "
+        "TrainState(..., noise=generator), or draw from torch's, numpy's or Python's own generators",
+        text,
+    )
+
+
+def _held_by_modules(item: torch.nn.Module, *, but: Iterable[Any]) -> Iterator[tuple[str, str]]:
+    """One that has an extra state of its own may have them there."""
+    modules = dict(item.named_modules())
+    of_torch = torch.nn.Module.get_extra_state
+    for name, module in modules.items():
+        if type(module).get_extra_state is of_torch:
+            prefix = f".{name}" if name else ""
+            yield from (
+                (prefix + place, kind) for place, kind in held_by(module, but=(*but, *module.children()))
+            )
+
+
+def _held_by_frame(frame: types.FrameType, *, but: Iterable[Any]) -> Iterator[tuple[str, str]]:
+    """By its variables, and those of its module that its code names. Not inside of objects, which a function may hold for anything."""
+    named = {name: frame.f_globals[name] for name in frame.f_code.co_names if name in frame.f_globals}
+    variables = {**named, **_locals_of(frame)}
+    known = {id(one) for one in (*but, *_shared_objects(), *_of_loaders(variables.values()))}
+    for name, value in variables.items():
+        several = (
+            value if type(value) in (list, tuple) else value.values() if type(value) is dict else [value]
+        )
+        for one in itertools.islice(several, _OF_ONE_MAX):
+            if issubclass(type(one), kinds()) and id(one) not in known:
+                known.add(id(one))
+                yield name, f"{type(one).__module__}.{type(one).__qualname__}"
+
+
+def _locals_of(frame: types.FrameType) -> dict[str, Any]:
+    variables = dict(frame.f_locals)
+    # Up to Python 3.12 a function's frame would hold what it was asked for to its end, whatever the function lets go of meanwhile.
+    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and type(snapshot := frame.f_locals) is dict:
+        snapshot.clear()
+    return variables
+
+
+def _of_loaders(values: Iterable[Any]) -> Iterator[Any]:
+    """Generators of torch's loaders and of their samplers, which decide an order."""
+    for loader in values:
+        if isinstance(loader, torch.utils.data.DataLoader):
+            for part in (loader, loader.sampler, getattr(loader.batch_sampler, "sampler", None)):
+                yield getattr(part, "generator", None)
+
+
+def _frames_of_program() -> Iterator[types.FrameType]:
+    """From where it has called this package up to where it was called."""
+    frame: types.FrameType | None = sys._getframe(1)  # noqa: SLF001 - Python has no public name for it
+    while frame is not None and _module_of(frame) == "recovery":
+        frame = frame.f_back
+    while frame is not None and _module_of(frame) not in _ABOVE_A_PROGRAM:
+        yield frame
+        frame = frame.f_back
+
+
+def _module_of(frame: types.FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
 def held_by(root: Any, *, but: Iterable[Any] = ()) -> Iterator[tuple[str, str]]:
     """Each generator that can be reached, not by way of `but`: its place, from the object on, and its type."""
-    kinds, shared = _kinds(), _shared()
+    looked_for, shared = kinds(), set(map(id, _shared_objects()))
     left, seen = [("", root, 0)], {id(root), *map(id, but)}
     for place, holder, depth in itertools.islice(_growing(left), _LOOKED_AT_MAX):
         for name, value in _inside(holder):
             if id(value) in seen:
                 continue
             seen.add(id(value))
-            if issubclass(type(value), kinds):
+            if issubclass(type(value), looked_for):
                 if id(value) not in shared and not _draws_from_copies(holder):
                     yield place + name, f"{type(value).__module__}.{type(value).__qualname__}"
             elif depth + 1 < _DEEP:
@@ -95,21 +191,12 @@ def _growing(left: list[tuple[str, Any, int]]) -> Iterator[tuple[str, Any, int]]
     yield from left
 
 
-def _kinds() -> tuple[type, ...]:
-    numpy = sys.modules.get("numpy.random")
-    return (
-        random.Random,
-        torch.Generator,
-        *((numpy.Generator, numpy.RandomState) if numpy is not None else ()),
-    )
-
-
-def _shared() -> set[int]:
-    """The program's own, by identity: they are in the checkpoint."""
+def _shared_objects() -> tuple[Any, ...]:
+    """The program's own: they are in the checkpoint."""
     numpy = sys.modules.get("numpy.random")
     of_numpy = getattr(getattr(numpy, "mtrand", None), "_rand", None)
     of_python = getattr(random.random, "__self__", None)
-    return {id(one) for one in (of_python, torch.default_generator, of_numpy)}
+    return of_python, torch.default_generator, of_numpy
 
 
 def _draws_from_copies(holder: Any) -> bool:
@@ -145,18 +232,22 @@ def _inside(holder: Any) -> Iterator[tuple[str, Any]]:
 
 def _attributes(holder: Any) -> Iterator[tuple[str, Any]]:
     """Of the instance, in its dictionary and its slots, and generators of its class."""
-    kinds = _kinds()
+    looked_for, is_module = kinds(), issubclass(type(holder), torch.nn.Module)
     for kind in type(holder).__mro__:
         for name, value in tuple(vars(kind).items()):
             if type(value) is types.GetSetDescriptorType and name == "__dict__":
-                yield from ((f".{key}", one) for key, one in _first(value.__get__(holder)))
+                yield from (
+                    (f".{key}", one)
+                    for key, one in _first(value.__get__(holder))
+                    if not (is_module and key in _MODULES_OWN)
+                )
             elif type(value) is types.MemberDescriptorType and kind.__module__ != "builtins":
                 try:
                     yield f".{name}", value.__get__(holder)
                 except AttributeError:
                     # A slot that nothing was put into.
                     continue
-            elif issubclass(type(value), kinds):
+            elif issubclass(type(value), looked_for):
                 yield f".{name}", value
 
 

@@ -6,18 +6,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from recovery.errors import UsageError
+from recovery.torch.kept_generators import KeptGenerator, is_generator
 from recovery.torch.passes import Passes
 
 
 def named(given: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """The objects of each part that is given. A list stays what the program may still add to."""
+    """The objects of each part that is given, with a state. A list stays what the program may still add to."""
     return {name: _items(part) for name, part in given.items() if part is not None}
 
 
 def _items(part: Any) -> list[Any]:
-    if isinstance(part, list):
-        return part
-    return list(part) if isinstance(part, tuple) else [part]
+    items = part if isinstance(part, list) else list(part) if isinstance(part, tuple) else [part]
+    if any(map(is_generator, items)):
+        return [KeptGenerator(item) if is_generator(item) else item for item in items]
+    return items
 
 
 def check(parts: Mapping[str, Sequence[Any]]) -> None:

@@ -18,6 +18,7 @@ from recovery.torch import (
     mapped_file,
     module_names,
     outside_state_dict,
+    own_generators,
     parts_of_state,
     restored,
     same_passes,
@@ -75,7 +76,7 @@ class TrainState:
                 `StatefulDataLoader` (stateful_loader.py says what is asked of it).
             gradients: False: they are not saved, since the loop clears them before each backward pass.
             per_rank: names of parts that differ between ranks; `ModelCheckpoint(layout="shared")` then saves them for each rank.
-            **objects: further parts by name: a second loader, a gradient scaler, running averages.
+            **objects: further parts by name: a second loader, a gradient scaler, running averages, random generators of torch, NumPy or Python.
 
         Raises:
             UsageError: a part has no `state_dict` and `load_state_dict`, or `per_rank` names none.
@@ -335,6 +336,7 @@ class TrainState:
     def _note_built(self) -> None:
         self._built = AsBuilt(self._parts)
         outside_state_dict.report_unsaved(self._parts)
+        own_generators.note_program(self._parts)
 
     def _check_parts(self, parts: Mapping[str, Any]) -> None:
         if set(parts) != set(self._parts):
