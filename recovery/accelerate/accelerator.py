@@ -15,12 +15,13 @@ from typing_extensions import override
 import recovery.torch as rt
 from recovery.accelerate import random_position
 from recovery.accelerate.random_position import DrawWatch, Generators, Saved
+from recovery.checkpoint.position import Position
 from recovery.errors import UsageError
 from recovery.torch import devices, own_generators, same_passes
 from recovery.torch.random_state import restore_random_state
 from recovery.torch.session_interface import SessionInterface
 from recovery.training.current import current_session
-from recovery.training.outlook import steps_of_epoch
+from recovery.training.outlook import check_end, steps_of_epoch
 from recovery.training.session import Session
 
 _logger = logging.getLogger("recovery.accelerate")
@@ -84,6 +85,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # not installe
 
         Raises:
             GenerationInterrupted: the generation is over; leaves the training function, which is then entered again.
+            UsageError: fewer than are done.
         """
         progress = self._progress
         if progress is None:
@@ -94,6 +96,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # not installe
         if folder is not None:
             self.load_state(str(folder))
             progress.stand(random_position.read(folder, rank=progress.session.rank))
+        check_end(progress.position, count, field="accelerator.epochs")
         with progress.session.loop():
             try:
                 for epoch in range(progress.epoch, count):
@@ -226,6 +229,11 @@ class LoopProgress:
         self.epoch, self._batches = saved["epoch"], saved["batches"]
         self._resumed = saved
         restore_random_state(saved["now"]["process"])
+
+    @property
+    def position(self) -> Position:
+        """The same, before the loop has begun."""
+        return Position(step=self.step, epoch=self.epoch, batch=self._batches)
 
     def begin_epoch(self, epoch: int) -> None:
         """The loop over the epochs comes to this one."""

@@ -44,6 +44,8 @@ def launch_and_sum_up(given: Arguments, environment: Mapping[str, str]) -> int:
     # Half of the time that --help and a wrong flag would take.
     from recovery.launch.command import msrun as launch  # noqa: PLC0415 - as above
 
+    if given.continue_run is not None:
+        environment = {**environment, "MS_CONTINUE": str(int(given.continue_run))}
     return launch(given, environment, last_words=lambda: _summary(given.log_dir.resolve(), environment))
 
 

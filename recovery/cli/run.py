@@ -33,6 +33,7 @@ _HELP = {
     "local_ranks_filter": "ranks whose log is shown",
     "progress": "False: no line below the others on a terminal that says how far training is (as of `recovery msrun`)",
 }
+_CONTINUE = "a finished job's path: its run goes on from its last checkpoint, to a later end; or its next run begins at step 0"
 _SHORT = {"tee": "-t", "redirects": "-r"}
 _RECOVERY_PATH = "recovery"
 
@@ -68,6 +69,8 @@ def _parameters() -> Iterator[Parameter]:
     yield parameter("standalone", Annotated[bool, alone], default=False)
     module = typer.Option("-m", "--module", help="the task is a module")
     yield parameter("module", Annotated[bool, module], default=False)
+    go_on = typer.Option("--continue/--new-run", help=_CONTINUE)
+    yield parameter("continue_run", Annotated[bool | None, go_on])
     for name, text in _HELP.items():
         option = typer.Option(*_names(name), metavar="VALUE", help=text)
         yield parameter(name, Annotated[str | None, option])

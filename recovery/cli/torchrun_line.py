@@ -85,7 +85,8 @@ def read(given: Mapping[str, Any], task: Sequence[str], machine: Machine) -> Lin
     typed |= _meeting(given, machine)
     for name, field in _AS_THEY_ARE.items():
         if name in given:
-            typed[field] = _READ[field](name, given[name])
+            value = given[name]
+            typed[field] = _READ[field](name, value) if isinstance(value, str) else value
     typed["torchelastic_run_id"] = given.get("rdzv_id") or "none"
     typed["torchelastic_role"] = given.get("role", "default")
     words = ("python", "-m", *task) if given.get("module") else tuple(task)
@@ -100,8 +101,9 @@ _AS_THEY_ARE = {
     "tee": "tee",
     "local_ranks_filter": "tail_worker_log",
     "progress": "progress",
+    "continue_run": "continue_run",
 }
-"""Flags that mean the same in both (the last is ours, not torchrun's), and their fields of `Arguments`."""
+"""Flags that mean the same in both (the last two are ours, not torchrun's), and their fields of `Arguments`."""
 _READ = {
     field.name: flag.read
     for field in msgspec.structs.fields(Arguments)

@@ -224,6 +224,7 @@ def _rules(
         standby_count=reader.whole("MS_STANDBY_NUM"),
         checkpoint_copies=reader.whole(copies) if reader.given(copies) else None,
         allow_restart_from_zero=reader.switch("MS_ALLOW_RESTART_FROM_ZERO"),
+        continues_run=reader.switch("MS_CONTINUE"),
         rebuild_store=reader.switch("MS_REBUILD_STORE"),
         live_rollback=reader.choice("MS_ROLLBACK") == "live",
     ), warnings

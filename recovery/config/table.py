@@ -87,6 +87,8 @@ RECOVERY = (
               meaning="How long a worker that is asked to end (SIGTERM, `recovery drain`) may take to hand its rank over to a standby. The scheduler's counts for the ranks that wait for it, a worker's for its own end."),
     switch("MS_ALLOW_RESTART_FROM_ZERO",
            meaning="1: when ranks hold checkpoints but none in common, the job starts again at step 0. 0: it stops and shows which rank holds what."),
+    switch("MS_CONTINUE",
+           meaning="1: a finished run goes on from its newest common checkpoint, so that the same command with a later end (more epochs) trains on. 0: a finished job's path begins its next run at step 0. Read by the scheduler, and by recovery msrun and run, which refuse the path of a finished job that has checkpoints where it is not set; --continue sets it."),
     switch("MS_STORE_WITHOUT_WAL",
            meaning="1: a store whose -wal file is missing or has lost its end is opened all the same. Set it once, after another tool folded the -wal in, or to go on without the lost rows."),
     switch("MS_REBUILD_STORE",

@@ -133,6 +133,8 @@ class EventKind(str, Enum):
     """A rank whose node had lost its checkpoint of `step` has it again, from a copy; `details` is its path there."""
     JOB_FINISHED = "job_finished"
     """Every rank is done."""
+    RUN_CONTINUED = "run_continued"
+    """A finished run goes on from its newest common checkpoint (MS_CONTINUE=1); `reason` is how it had ended."""
     JOB_FAILED = "job_failed"
     """The job ended without success; `reason` says why. A relaunch tries again."""
 
@@ -265,7 +267,7 @@ class TrainingEndRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     run: RunId
     step: int
-    """The step that was asked for, and once all ranks stop at one, that."""
+    """The step that was asked for, and once all ranks stop at one, that. 0: taken back, the finished run goes on."""
     reason: str
     """Which rank has asked, and its script's own words."""
 

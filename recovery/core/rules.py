@@ -51,6 +51,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """True: when some ranks hold checkpoints but none in common, start again at step 0 (MS_ALLOW_RESTART_FROM_ZERO)."""
     live_rollback: bool = False
     """True: training goes on from a survivor's memory where that is newer than every common checkpoint (MS_ROLLBACK=live)."""
+    continues_run: bool = False
+    """True: a finished run goes on from its newest common checkpoint. False: a finished job's path starts its next run (MS_CONTINUE)."""
     rebuild_store: bool = False
     """True: a job that the workers know and the store does not is taken up again from what they report (MS_REBUILD_STORE)."""
     standby_count: int = 0

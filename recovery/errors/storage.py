@@ -128,7 +128,7 @@ class CheckpointError(RecoveryError):
             "So many saves in a row failed that training on would be for nothing, or the last one of the training did."),
         Row("UPLOAD_NOT_FINISHED", 48, Cause.PERMANENT,
             "training is done, and its last checkpoint (step {step}) is not in {url}: {reason} This rank's part of it is {path}: copy it with its .json "
-            "to a safe place before this disk goes. Start nothing again for it: the same command begins the next run, at step 0.",
+            "to a safe place before this disk goes. Start nothing again for it: training has ended.",
             "The end of a finished job waited for its last upload to MS_CHECKPOINT_STORE, and that failed, took too long, or a signal ended the wait."),
     )  # fmt: skip
 

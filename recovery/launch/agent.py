@@ -31,8 +31,8 @@ _LEFT_OVER_MS = 5_000
 """How long after the end of the job a process that it never let in may take to notice it."""
 _GRACE_WITHOUT_RECOVERY_S = 0.3
 """From SIGTERM to SIGKILL behind a failure: nobody comes back to such a job, so a clean shutdown is worth no wait."""
-_FINISHED = "the job has finished meanwhile: the same command begins its next run"
-_FINISHED_BY_STORE = "the job has finished: the same command begins its next run"
+_FINISHED = "the job has finished meanwhile: it goes on with a later end and --continue only"
+_FINISHED_BY_STORE = "the job has finished: it goes on with a later end and --continue only"
 """Not "meanwhile": a run that never began leaves the end of the one before in the store."""
 _NOT_KNOWN = ", unless the job has finished since, which is not known here: its scheduler does not answer"
 

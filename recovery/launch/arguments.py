@@ -163,6 +163,15 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True):
             "False: no line below the others on a terminal that says how far training is, or what a recovery waits for",
         ),
     ] = True
+    continue_run: Annotated[
+        bool | None,
+        Flag(
+            values.switch,
+            "what a start on the path of a finished job does: True: its run goes on from its last checkpoint, to a later end; "
+            "False: its next run begins at step 0 (MS_CONTINUE)",
+            ("continue",),
+        ),
+    ] = None
     torchelastic_run_id: str = ""
     """The line was torchrun's: the workers get torchelastic's variables, this one among them. Empty: it was msrun's."""
     torchelastic_role: str = ""

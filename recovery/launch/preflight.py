@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from recovery import config
 from recovery.config.table import BY_NAME
-from recovery.core.records import JobState
+from recovery.core.records import CheckpointState, JobState
 from recovery.errors import RecoveryError, SettingError
 from recovery.frameworks import used
 from recovery.launch import program_check
@@ -125,13 +125,37 @@ def _finished(looked: Looked) -> Iterator[Parts]:
     recovering = path and looked.environment.get("MS_ENABLE_RECOVERY") == "1"
     if not recovering or look_at(scheduler_path(Path(path))).kind is not Kind.FILE:
         return
-    from recovery.store.reader import read_job  # noqa: PLC0415 - where there is no store, a launcher begins without a database
+    from recovery.store.reader import read_scheduler  # noqa: PLC0415 - where there is no store, a launcher begins without a database
 
     # What is wrong with the store is said by the process that opens it.
     with contextlib.suppress(RecoveryError, OSError):
-        job = read_job(Path(path))
+        stored = read_scheduler(Path(path))
+        job = stored.job
         if job is not None and job.state is JobState.FINISHED:
-            yield {"value": path, "run": job.run, "next": job.run + 1}
+            of_run = (one for one in stored.checkpoints if one.run == job.run)
+            step = max((one.step for one in of_run if one.state is CheckpointState.COMMITTED), default=0)
+            as_torchrun = bool(looked.given.torchelastic_run_id)
+            go_on, again = (
+                ("--continue", "--new-run") if as_torchrun else ("--continue=True", "--continue=False")
+            )
+            numbers = {"run": job.run, "next": job.run + 1, "step": step}
+            yield {"value": path, **numbers, "go_on": go_on, "again": again}
+
+
+def _begins_again(looked: Looked) -> Iterator[Parts]:
+    """Its next run would begin at step 0, over what the script has written."""
+    if "MS_CONTINUE" not in looked.environment:
+        yield from (parts for parts in _finished(looked) if parts["step"])
+
+
+def _next_run(looked: Looked) -> Iterator[Parts]:
+    if looked.environment.get("MS_CONTINUE", "0") == "0":
+        yield from _finished(looked)
+
+
+def _goes_on(looked: Looked) -> Iterator[Parts]:
+    if looked.environment.get("MS_CONTINUE") == "1":
+        yield from _finished(looked)
 
 
 def _fewer_here(looked: Looked) -> Iterator[Parts]:
@@ -184,7 +208,21 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "MS_RECOVERY_PATH",
-        _finished,
+        _begins_again,
+        "its job has finished (run {run}), its checkpoint of step {step} is there, and nothing says whether training is to go on there",
+        "{go_on} goes on from step {step}, to a later end; {again} begins run {next} at step 0, and the script writes its files again. "
+        "For another job give another directory, or type `recovery reset {value}` first.",
+        refuses=True,
+    ),
+    Check(
+        "MS_RECOVERY_PATH",
+        _goes_on,
+        "the job of {value} has finished (run {run}), and this start goes on with that run, from step {step}",
+        "It ends at once unless the script's end is later than before.",
+    ),
+    Check(
+        "MS_RECOVERY_PATH",
+        _next_run,
         "the job of {value} has finished (run {run}), and this start begins run {next} of the same job",
         "For another job give another directory, or type `recovery reset {value}` first.",
     ),

@@ -15,6 +15,7 @@ from recovery.errors import UsageError
 from recovery.mindspore.checkpoint_files import Published
 from recovery.mindspore.state import load_parameters, stand_behind, versions
 from recovery.training.current import current_session
+from recovery.training.outlook import check_end
 
 
 class Model(PlainModel):  # type: ignore[misc]  # MindSpore ships no types
@@ -54,6 +55,7 @@ class Model(PlainModel):  # type: ignore[misc]  # MindSpore ships no types
         session.restore(_Loaded(self._train_network, savers))
         at = stand_behind(train_dataset, session.step, batches_per_epoch)
         session.total_steps = (epoch - first_epoch) * batches_per_epoch
+        check_end(at, epoch - first_epoch, field="epoch")
         if at.is_over(epoch - first_epoch):
             return
         for callback in callbacks:

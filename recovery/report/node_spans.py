@@ -162,6 +162,7 @@ NO_CHANGE = frozenset(
         EventKind.TRAINING_STOPPED,
         EventKind.COPIES_LIMITED,
         EventKind.JOB_FINISHED,
+        EventKind.RUN_CONTINUED,
         EventKind.JOB_FAILED,
     }
 )

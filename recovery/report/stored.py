@@ -156,7 +156,9 @@ def read_stored(path: Path) -> Stored:
         live_generations=frozenset(
             source.generation for source in state.live_sources if source.run == state.job.run
         ),
-        training_end=next((row for row in state.training_ends if row.run == state.job.run), None),
+        training_end=next(
+            (row for row in state.training_ends if row.run == state.job.run and row.step), None
+        ),
         # The event log may be long, and mostly there is nobody to ask it about.
         warming_up=had_no_plan & read_not_ready(path) if had_no_plan else frozenset(),
         processes=_processes(state),

@@ -108,9 +108,13 @@ class TrainingTimes:
 
     @cached_property
     def pauses(self) -> Intervals:
-        """When the scheduler had been asked to end, no rank trained, as far as is known, and nobody had started the job again."""
+        """When the scheduler had been asked to end or the run had finished, no rank trained, as far as is known, and nobody had started the job again."""
         away: list[tuple[int, int]] = []
-        for position, stopped in self.log.of_kind(EventKind.SCHEDULER_STOPPED):
+        for position, stopped in (
+            stop
+            for kind in (EventKind.SCHEDULER_STOPPED, EventKind.JOB_FINISHED)
+            for stop in self.log.of_kind(kind)
+        ):
             again = self.log.first_from(position, EventKind.SCHEDULER_RESTARTED)
             if again is not None:
                 away.append((stopped.wall_ms, self.log.events[again].wall_ms))

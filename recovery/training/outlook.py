@@ -1,10 +1,15 @@
-"""What people are told of a training beside its step: the loss, and with how many steps it is over. Nothing waits for it, and nothing depends on it."""
+"""What people are told of a training beside its step: the loss, with how many steps it is over, and that this lies behind what is done."""
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
+from recovery.checkpoint.position import Position
+from recovery.errors import UsageError
 from recovery.training.state import Loss
+
+_logger = logging.getLogger("recovery.training")
 
 
 class LossTold:
@@ -35,6 +40,28 @@ def steps_of_epoch(batches: Any) -> int:
         return max(0, len(batches))
     except Exception:  # noqa: BLE001 - a loader of the user's, which is asked for people's sake alone
         return 0
+
+
+def check_end(at: Position, epochs: int, *, field: str) -> None:
+    """See that training does not end before where it stands: nothing would be trained, and the job would be over as if all were done.
+
+    Args:
+        at: where training goes on.
+        epochs: passes in all, as the script says now.
+        field: what it says so by.
+
+    Raises:
+        UsageError: it does.
+    """
+    if (at.epoch, at.batch) > (epochs, 0):
+        begun = f" and {at.batch} batches" if at.batch else ""
+        raise UsageError(
+            field=field,
+            reason=f"{epochs} is less than what this job has done: it stands at step {at.step}, behind {at.epoch} epochs{begun}",
+            next_step="Give a later end, or begin a new job: `recovery reset PATH`, or another MS_RECOVERY_PATH.",
+        )
+    if (at.epoch, at.batch) == (epochs, 0) and at.step:
+        _logger.info("event=nothing_left the end of training is where it goes on, at step %d", at.step)
 
 
 def _is_here(loss: Loss) -> bool:

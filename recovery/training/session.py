@@ -17,7 +17,7 @@ from recovery.training.early_exit import LoopWatch
 from recovery.training.failed_saves import FailedSaves
 from recovery.training.known_commits import KnownCommits
 from recovery.training.live_rollback import LiveRollback
-from recovery.training.outlook import LossTold, steps_of_epoch
+from recovery.training.outlook import LossTold, check_end, steps_of_epoch
 from recovery.training.planned_checkpoint import PlannedCheckpoint
 from recovery.training.state import Loss, RestorableState, TakesPosition, TrainingState, next_pass, only_state
 from recovery.training.step_log import StepLog
@@ -120,7 +120,7 @@ class Session(KnownCommits):
             CheckpointStateError: the plan's checkpoint does not fit `state`.
             SettingError: a ModelCheckpoint among the callbacks keeps too few files to recover.
             CheckpointError: as `applied`.
-            UsageError: a second call in one entry, or a pass that has another number of batches than on another rank.
+            UsageError: a second call in one entry, an end that lies behind what is done, or a pass that has another number of batches than on another rank.
         """
         self.state = only_state(self.state, state)
         with self.loop():
@@ -138,6 +138,7 @@ class Session(KnownCommits):
         self, state: TrainingState, epochs: int, callbacks: Sequence[Callback]
     ) -> Iterator[tuple[int, Any]]:
         self.restore(state)
+        check_end(self._position, epochs, field="epochs")
         self.total_steps = epochs * steps_of_epoch(state.batches)
         others = [one for one in callbacks if not one.saves_state]
         savers = [one for one in callbacks if one.saves_state]
@@ -241,7 +242,7 @@ class Session(KnownCommits):
     def keep(self, make: Callable[[], _Made], name: str = "") -> _Made:
         """Have something large made once, such as the bare model: it is the last entry's where `plan_is_live`, else made again.
 
-        Whatever in it training changes must be in the training state too, since it is put back from there.
+        What training changes in it must be in the training state too, since it is put back from there.
 
         Args:
             make: makes it.
@@ -252,8 +253,7 @@ class Session(KnownCommits):
     @property
     def position(self) -> Position:
         """Where training stands: what a checkpoint of now is a checkpoint of."""
-        samples = getattr(self.state, "samples_in_epoch", 0)
-        return msgspec.structs.replace(self._position, samples=samples)
+        return msgspec.structs.replace(self._position, samples=getattr(self.state, "samples_in_epoch", 0))
 
     def _take_position(self, state: RestorableState, saved: Position | None) -> None:
         """Go on where the checkpoint stands, and have the state stand there too."""

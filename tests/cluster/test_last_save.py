@@ -111,7 +111,7 @@ def test_a_job_that_finishes_while_it_is_stopped_is_said_to_have_finished(
         assert cluster.wait_exit(LAUNCHER) == 128 + signal.SIGINT, cluster.tails()
         assert cluster.events(EventKind.JOB_FINISHED)
         said = cluster.log(LAUNCHER)
-        assert "the job has finished meanwhile: the same command begins its next run" in said
+        assert "the job has finished meanwhile: it goes on with a later end and --continue only" in said
         assert "goes on there" not in said
         assert "not saved" not in said
 
@@ -132,7 +132,7 @@ def test_a_job_that_has_finished_as_a_second_signal_killed_its_scheduler_is_said
         cluster.wait_event(EventKind.JOB_FINISHED)
         stop(cluster, signal.SIGINT)
         said = cluster.log(LAUNCHER)
-        assert re.search("the job has finished( meanwhile)?: the same command begins its next run", said)
+        assert re.search("the job has finished( meanwhile)?: it goes on with a later end", said)
         assert "goes on there" not in said
 
 

@@ -115,6 +115,7 @@ MISTAKES = {
     "--config_file_path=": "SETTING_RANGE: --config_file_path='': must be a path. Give, for example, --config_file_path=logs.",
     "--client_password_file=": "SETTING_RANGE: --client_password_file='': must be a path. Give, for example, --client_password_file=logs.",
     "--server_password_file=": "SETTING_RANGE: --server_password_file='': must be a path. Give, for example, --server_password_file=logs.",
+    "--continue_run=maybe": "SETTING_RANGE: --continue_run='maybe': must be True or False. Give, for example, --continue_run=True.",
     "--progress=no": "SETTING_RANGE: --progress='no': must be True or False. Give, for example, --progress=True.",
     "--standby_num=-1": "SETTING_RANGE: --standby_num='-1': must be from 0 to 1000. Give, for example, --standby_num=1.",
 }

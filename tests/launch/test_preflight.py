@@ -9,13 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from recovery.core.records import JobState
+from recovery.core.records import CheckpointState, JobState
 from recovery.errors import RecoveryError
 from recovery.launch import placement, preflight, script_imports
 from recovery.launch.command import _this_host, msrun
 from recovery.store.repository import SchedulerStore
 from tests.launch.typed import parse
-from tests.store.any_records import job
+from tests.store.any_records import checkpoint, job
 
 JOB = "import recovery\n\n\ndef train(session): ...\n\n\nrecovery.run(train)()\n"
 RECOVERING = {"MS_ENABLE_RECOVERY": "1", "MS_RECOVERY_PATH": "rec"}
@@ -140,6 +140,35 @@ def test_the_next_run_of_a_finished_job_is_said(place: Path) -> None:
             "For another job give another directory, or type `recovery reset rec` first."
         )
     ]
+
+
+def test_the_path_of_a_finished_job_with_checkpoints_is_refused_until_somebody_says_what_is_meant(
+    place: Path,
+) -> None:
+    store = SchedulerStore.open(place / "rec")
+    done = msgspec.structs.replace(job(), state=JobState.FINISHED)
+    saved = [
+        msgspec.structs.replace(checkpoint(step), run=done.run, state=state)
+        for step, state in (
+            (10, CheckpointState.COMMITTED),
+            (20, CheckpointState.COMMITTED),
+            (30, CheckpointState.INVALID),
+        )
+    ]
+    store.apply([done, *saved], wall_ms=1)
+    store.close()
+    [refused] = lines(RECOVERING, "--worker_num=1", "train.py")
+    assert refused == (
+        "SETTING_RANGE: MS_RECOVERY_PATH='rec': its job has finished (run 1), its checkpoint of step 20 is there, and nothing says whether training is "
+        "to go on there. --continue=True goes on from step 20, to a later end; --continue=False begins run 2 at step 0, and the script writes its "
+        "files again. For another job give another directory, or type `recovery reset rec` first."
+    )
+    [said] = lines({**RECOVERING, "MS_CONTINUE": "1"}, "--worker_num=1", "train.py")
+    assert said.startswith(
+        "MS_RECOVERY_PATH: the job of rec has finished (run 1), and this start goes on with that run, from step 20"
+    )
+    [said] = lines({**RECOVERING, "MS_CONTINUE": "0"}, "--worker_num=1", "train.py")
+    assert "this start begins run 2 of the same job" in said
 
 
 @pytest.mark.parametrize(

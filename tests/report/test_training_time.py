@@ -326,3 +326,17 @@ def test_times_are_cut_and_joined() -> None:
     assert difference(some, ()) == some
     assert difference(some, some) == intersection(some, ()) == ()
     assert union([(5, 9), (0, 2), (2, 4), (6, 7)]) == ((0, 4), (5, 9))
+
+
+def test_the_time_between_a_finished_run_and_its_going_on_is_a_pause() -> None:
+    events = [
+        *begun("a"),
+        event(EventKind.JOB_FINISHED, 20),
+        event(EventKind.RUN_CONTINUED, 50),
+        event(EventKind.SCHEDULER_RESTARTED, 50),
+        event(EventKind.PLAN_MADE, 55, generation=2, step=20),
+    ]
+
+    timeline = make_timeline(events, [PLAN], run=1)
+
+    assert (timeline.paused_ms, timeline.failures) == (30_000, 0)

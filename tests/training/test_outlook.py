@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from recovery.training.outlook import LossTold, steps_of_epoch
+from recovery.checkpoint.position import Position
+from recovery.errors import UsageError
+from recovery.training.outlook import LossTold, check_end, steps_of_epoch
 
 
 class OnDevice:
@@ -62,3 +64,26 @@ def test_a_loader_without_a_length_has_no_end() -> None:
             raise RuntimeError("not yet")
 
     assert [steps_of_epoch(each) for each in ([1, 2], batches(), Odd())] == [2, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("at", "epochs", "says"),
+    [
+        (
+            Position(step=30, epoch=3, batch=0),
+            2,
+            "2 is less than what this job has done: it stands at step 30, behind 3 epochs",
+        ),
+        (Position(step=30, epoch=2, batch=10), 2, "it stands at step 30, behind 2 epochs and 10 batches"),
+        (Position(step=30, epoch=3, batch=0), 3, ""),
+        (Position(step=30, epoch=2, batch=10), 3, ""),
+        (Position(step=30, epoch=3, batch=0), 4, ""),
+        (Position(step=0, epoch=0, batch=0), 1, ""),
+    ],
+)
+def test_an_end_that_lies_behind_what_is_done_is_refused(at: Position, epochs: int, says: str) -> None:
+    if says:
+        with pytest.raises(UsageError, match=says):
+            check_end(at, epochs, field="epochs")
+    else:
+        check_end(at, epochs, field="epochs")

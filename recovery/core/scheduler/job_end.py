@@ -8,8 +8,8 @@ import msgspec
 
 from recovery.core import messages as m
 from recovery.core.checkpoints import CheckpointIndex
-from recovery.core.effects import Exit, Persist
-from recovery.core.ids import Generation, RunId
+from recovery.core.effects import Exit, Log, Persist
+from recovery.core.ids import Generation, NodeId, RunId
 from recovery.core.records import EventKind, JobState, NodeState, Record, RunRecord
 from recovery.core.scheduler.effects import SchedulerEffect, SetTimer, ShutdownTimer
 from recovery.core.scheduler.job_states import JobFact
@@ -77,6 +77,41 @@ def on_shutdown_due(state: SchedulerState) -> list[SchedulerEffect]:
 def on_stop_asked(state: SchedulerState, signal: str) -> list[SchedulerEffect]:
     """This scheduler is asked to end before its job: the event log says that this was no crash."""
     return [] if state.job_ended else [Persist((state.event(EventKind.SCHEDULER_STOPPED, reason=signal),))]
+
+
+def next_run_note(state: SchedulerState) -> list[Log]:
+    """Say that training begins at step 0 where checkpoints of a finished run are there. Asked before `begin_run`."""
+    step, number = state.checkpoints.committed_step, state.job.run
+    text = (
+        f"run {number} of this job has finished, and its newest common checkpoint is of step {step}: this start begins run {number + 1} at step 0. "
+        "MS_CONTINUE=1 goes on from that step"
+    )
+    return [Log("run_begun", text, warning=True)] if step else []
+
+
+def continue_run(state: SchedulerState) -> list[Record]:
+    """A finished run goes on as one that was stopped, under the node ids that its ranks began with. What a script has said of its end is taken back.
+
+    Called as `begin_run`.
+    """
+    reason = state.job.reason
+    event = state.event(EventKind.RUN_CONTINUED, step=state.checkpoints.committed_step, reason=reason)
+    records: list[Record] = [state.change_job(JobFact.RUN_CONTINUED, reason=f"it goes on: {reason}"), event]
+    if state.training_end is not None:
+        records.append(msgspec.structs.replace(state.training_end, step=0))
+        state.training_end = None
+    moved = [
+        (state.nodes[NodeId(node.slot)], node.record.rank, node)
+        for node in state.nodes.values()
+        if node.slot != node.record.node_id and NodeId(node.slot) in state.nodes
+    ]
+    for _, _, node in moved:
+        node.slot, node.record = "", msgspec.structs.replace(node.record, rank=None)
+    for first, rank, _ in moved:
+        first.slot, first.record = first.record.node_id, msgspec.structs.replace(first.record, rank=rank)
+    for node in {id(node): node for first, _, taker in moved for node in (first, taker)}.values():
+        records += [node.record, node.slot_record]
+    return records
 
 
 def begin_run(state: SchedulerState) -> list[Record]:

@@ -29,6 +29,8 @@ class JobFact(str, Enum):
     """A scheduler starts on a failed job that has not all its ranks yet."""
     RUN_BEGUN = "run begun"
     """A scheduler starts on a finished job that every node has left."""
+    RUN_CONTINUED = "run continued"
+    """The same, and its run is to go on."""
 
 
 JOB_STATES: dict[JobState, dict[JobFact, JobState]] = {
@@ -48,6 +50,7 @@ JOB_STATES: dict[JobState, dict[JobFact, JobState]] = {
     },
     JobState.FINISHED: {
         JobFact.RUN_BEGUN: JobState.FORMING,
+        JobFact.RUN_CONTINUED: JobState.INTERRUPTED,
     },
     JobState.FAILED: {
         JobFact.RELAUNCHED: JobState.INTERRUPTED,
@@ -56,7 +59,9 @@ JOB_STATES: dict[JobState, dict[JobFact, JobState]] = {
 }
 """All moves of a job. What a state does not list cannot happen in it."""
 
-AT_START = frozenset({JobFact.RELAUNCHED, JobFact.RELAUNCHED_UNFORMED, JobFact.RUN_BEGUN})
+AT_START = frozenset(
+    {JobFact.RELAUNCHED, JobFact.RELAUNCHED_UNFORMED, JobFact.RUN_BEGUN, JobFact.RUN_CONTINUED}
+)
 """Facts that only the start of a scheduler brings."""
 
 WAITING = frozenset({JobState.FORMING, JobState.INTERRUPTED})

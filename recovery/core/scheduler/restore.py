@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from recovery.core import messages as m
 from recovery.core.copy_records import CopyRecord
-from recovery.core.effects import Persist
+from recovery.core.effects import Log, Persist
 from recovery.core.policy.live import LIVE_MODE
 from recovery.core.records import (
     CheckpointRecord,
@@ -63,7 +63,7 @@ def restore(  # noqa: PLR0913 - one for each table
         node = state.nodes.get(process.node_id)
         if node is not None and node.record.incarnation == process.incarnation:
             node.process = death_proof.identity_of(process)
-    state.training_end = next((row for row in training_ends if row.run == run), None)
+    state.training_end = next((row for row in training_ends if row.run == run and row.step), None)
 
 
 def start(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
@@ -71,8 +71,13 @@ def start(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     first = state.job.scheduler_incarnation == 1
     kind = EventKind.SCHEDULER_STARTED if first else EventKind.SCHEDULER_RESTARTED
     records: list[Record] = []
+    said: list[Log] = []
     if state.job.state is JobState.FINISHED and all(job_end.has_left(node) for node in state.nodes.values()):
-        records += job_end.begin_run(state)
+        if state.rules.continues_run:
+            records += job_end.continue_run(state)
+        else:
+            said = job_end.next_run_note(state)
+            records += job_end.begin_run(state)
     if state.job.state is JobState.FAILED:
         _try_again(state)
     if not state.job_ended:
@@ -80,7 +85,7 @@ def start(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     mode = LIVE_MODE if state.rules.live_rollback else ""
     records += [state.job, state.event(kind, incarnation=state.job.scheduler_incarnation, details=mode)]
     silent = [node.record for node in state.nodes.values() if _await_return(state, node, now_ms)]
-    effects: list[SchedulerEffect] = [Persist((*records, *silent))]
+    effects: list[SchedulerEffect] = [Persist((*records, *silent)), *said]
     effects += [
         SetTimer(GraceTimer(record.node_id), state.nodes[record.node_id].suspect_until_ms)
         for record in silent
