@@ -115,6 +115,52 @@ def test_a_lost_worker_that_stays_away_fails_the_job_by_name() -> None:
     assert job(desk).state is JobState.INTERRUPTED
 
 
+def test_job_that_is_tried_again_and_again_names_its_first_failure_and_no_end_since() -> None:
+    desk = Desk(rules(topology_timeout_ms=5_000))
+    _, second = running_workers(desk)
+    second.die()
+    reasons = []
+    for _ in range(4):
+        desk.at(desk.now + 40_000)
+        reasons.append(job(desk).reason)
+        assert reasons[-1].endswith("; first failure: worker_1 lost: connection closed")
+        assert reasons[-1].count("first failure") == 1
+        desk.restart()
+        assert job(desk).reason == "worker_1 lost: connection closed"
+    assert reasons[1:] == [reasons[1]] * 3
+
+
+def test_job_that_nobody_came_to_names_the_first_try_and_none_since() -> None:
+    desk = Desk(rules(topology_timeout_ms=5_000))
+    for _ in range(4):
+        desk.at(desk.now + 5_000)
+        desk.restart()
+    [*_, last] = [event.reason for event in desk.events if event.kind is EventKind.JOB_FAILED]
+    assert last.count("are here after") == 2
+
+
+def test_end_of_a_large_world_is_sent_with_its_first_failure() -> None:
+    desk = Desk(Rules(worker_count=100, topology_timeout_ms=5_000))
+    workers = running_workers(desk, *(f"worker_{number}.example.com" for number in range(100)))
+    workers[-1].die()
+    desk.at(desk.now + 6_000)
+    [whole] = [event.reason for event in desk.events if event.kind is EventKind.JOB_FAILED]
+    sent = workers[0].last(m.JobEnded).reason
+    assert len(whole) > len(sent) == 1_024
+    assert sent.startswith("99 of 100 workers are here after 5 s (MS_TOPO_TIMEOUT); missing: ")
+    assert sent.endswith(" ...; first failure: worker_99.example.com lost: connection closed")
+
+
+def test_long_end_without_a_first_failure_is_cut() -> None:
+    desk = Desk(Rules(worker_count=100, topology_timeout_ms=5_000))
+    workers = [Worker(desk, f"worker_{number}.example.com") for number in range(99)]
+    for worker in workers:
+        worker.register()
+    desk.at(desk.now + 6_000)
+    sent = workers[0].last(m.JobEnded).reason
+    assert (len(sent), sent[-4:]) == (1_024, " ...")
+
+
 def test_a_ready_from_before_the_newest_plan_is_a_leftover(desk: Desk) -> None:
     first, second = running_workers(desk)
     stale = m.Ready(request_id=first.request(), generation=Generation(0), step=0)

@@ -33,6 +33,17 @@ ENDS: tuple[Bug, ...] = (
         ("tests/core/test_takeover_ends.py::test_end_of_a_wait_names_who_did_not_take_the_rank_and_why",),
     ),
     Bug(
+        "a job that is tried again names all its ends instead of its first failure",
+        "I19",
+        "core/scheduler/restore.py",
+        "_try_again",
+        "job_end.first_failure(state.job.reason)",
+        "state.job.reason",
+        (
+            "tests/core/test_scheduler_ends.py::test_job_that_is_tried_again_and_again_names_its_first_failure_and_no_end_since",
+        ),
+    ),
+    Bug(
         "a process that is asked to stop before its connection is up speaks to nobody",
         "I14",
         "training/run.py",

@@ -16,6 +16,9 @@ from recovery.core.scheduler.job_states import JobFact
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import RUN_FINISHED, SchedulerState
 
+FIRST_FAILURE = "; first failure: "
+"""Behind it, at the end of a reason, stands what failed first. Stores hold it in these words."""
+_REASON_CHARS_MAX = 1_024
 SHUTDOWN_MS = 2_000
 """How long a scheduler whose job has ended waits for its nodes to disconnect. A lost answer is asked for again within 50 ms."""
 
@@ -35,7 +38,21 @@ def end(
 
 def job_ended(state: SchedulerState) -> m.JobEnded:
     """What a node of an ended job is sent."""
-    return m.JobEnded(outcome=state.outcome, reason=state.job.reason[:1024])
+    return m.JobEnded(outcome=state.outcome, reason=_shortened(state.job.reason))
+
+
+def first_failure(reason: str) -> str:
+    """What failed first, of the reason for which a job has ended: a job that is tried again goes on to name that, and not the ends since."""
+    return reason.rpartition(FIRST_FAILURE)[2]
+
+
+def _shortened(reason: str) -> str:
+    """Of a long one the middle is left out: how the job ended and what failed first stay."""
+    if len(reason) <= _REASON_CHARS_MAX:
+        return reason
+    marked = reason[reason.rfind(FIRST_FAILURE) :] if FIRST_FAILURE in reason else ""
+    tail = f" ...{marked}"[: _REASON_CHARS_MAX // 2]
+    return reason[: _REASON_CHARS_MAX - len(tail)] + tail
 
 
 def has_left(node: Node) -> bool:

@@ -99,11 +99,14 @@ def start(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
 
 
 def _try_again(state: SchedulerState) -> None:
-    """A failed job was relaunched on purpose: the same run, one more try. A rebuilt one may not have all its ranks yet."""
+    """A failed job was relaunched on purpose: the same run, one more try. A rebuilt one may not have all its ranks yet.
+
+    Its reason is what failed first: with the whole end of each try it would hold all ends before.
+    """
     ranks = {node.record.rank for node in state.nodes.values() if node.record.role is m.Role.WORKER}
     formed = bool(state.job.generation) and len(ranks - {None}) == state.rules.world_size
     fact = JobFact.RELAUNCHED if formed else JobFact.RELAUNCHED_UNFORMED
-    state.change_job(fact, reason=state.job.reason)
+    state.change_job(fact, reason=job_end.first_failure(state.job.reason))
 
 
 def _await_return(state: SchedulerState, node: Node, now_ms: int) -> bool:

@@ -64,7 +64,7 @@ def _who_is_missing(state: SchedulerState) -> str:
     reason += f"here: {', '.join(name for role in roles for name in role.here) or 'none'}"
     reason += who_declined(state)
     if state.job.reason:
-        reason += f"; first failure: {state.job.reason}"
+        reason += f"{job_end.FIRST_FAILURE}{state.job.reason}"
     return reason
 
 
