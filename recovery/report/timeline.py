@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from recovery.core.policy.history import OF_SAVES
 from recovery.core.policy.history import begins_later as begins_later_by
 from recovery.core.records import ActivityRecord, CheckpointRecord, EventKind, GenerationRecord, JobState
 from recovery.report.event_index import EventIndex
@@ -109,7 +110,7 @@ def make_timeline(
     """
     of_run: Sequence[StoredEvent] = [stored for stored in events if stored.event.run in (None, run)]
     planned = {int(record.generation): record for record in generations if record.run == run}
-    begins_later = any(begins_later_by(stored.event) for stored in events)
+    begins_later = any(begins_later_by(stored.event) for stored in events) and not _is_whole(events, run)
     if begins_later:
         of_run = _from_first_whole(of_run, planned)
     activity = tuple(activity)
@@ -156,6 +157,21 @@ def make_timeline(
         by_generation=summaries,
         begins_later=begins_later,
     )
+
+
+def _is_whole(events: Sequence[StoredEvent], run: int) -> bool:
+    """Did no event of this run go when the oldest were deleted? One that would have gone first is still there, from before the run.
+
+    The newest of a kind and a node stays however old it is: it proves nothing.
+    """
+    newest = {(stored.event.kind, stored.event.node_id): stored.sequence for stored in events}
+    for stored in events:
+        event = stored.event
+        if event.run == run:
+            return False
+        if event.kind not in OF_SAVES and newest[event.kind, event.node_id] != stored.sequence:
+            return True
+    return False
 
 
 def _from_first_whole(events: Sequence[StoredEvent], planned: Collection[int]) -> Sequence[StoredEvent]:

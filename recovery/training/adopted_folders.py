@@ -7,7 +7,6 @@ import fnmatch
 import functools
 import logging
 import re
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -68,11 +67,14 @@ def adopt_folder(
             reason="training stands before its first step, so nobody could go back to this folder",
             next_step="Call it after a step; a loop that is not session.steps tells its steps by session.applied(...).",
         )
-    adopter = _adopters.setdefault(session, {}).get(folder.parent)
-    if adopter is None:
-        adopter = _adopters[session][folder.parent] = _Adopter(
+    if session not in _adopters:
+        _adopters.clear()
+    of_session = _adopters.setdefault(session, {})
+    if folder.parent not in of_session:
+        of_session[folder.parent] = _Adopter(
             session, folder.parent, shared=shared, keep=keep, is_pinned=is_pinned
         )
+    adopter = of_session[folder.parent]
     adopter.await_others()
     adopter.adopt(folder, adopter.pending(folder, applied_step(session)))
 
@@ -258,8 +260,8 @@ class _Adopter:
             self._adopted.remove(folder)
 
 
-_adopters: weakref.WeakKeyDictionary[Session, dict[Path, _Adopter]] = weakref.WeakKeyDictionary()
-"""Of `adopt_folder`, which has nowhere else to remember them."""
+_adopters: dict[Session, dict[Path, _Adopter]] = {}
+"""Of `adopt_folder`, which has nowhere else to remember them, and of the newest session: each generation has one, and no other comes back."""
 
 
 def _mark(folder: Path) -> _Mark | None:

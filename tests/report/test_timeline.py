@@ -16,6 +16,7 @@ from recovery.core.records import EventKind, EventRecord
 from recovery.report.node_spans import NO_CHANGE, OF_ALL_NODES, OF_ONE_NODE, Doing, Span, by_slot, visible
 from recovery.report.timeline import Timeline, make_timeline
 from recovery.report.timeline_page import COLOURS, page
+from recovery.store.reader import StoredEvent
 from tests.report import long_job
 from tests.report.long_job import as_stored
 
@@ -63,6 +64,31 @@ def test_what_a_restarted_scheduler_is_told_again_moves_no_end_of_a_recovery() -
     ).recoveries
 
     assert found == expected
+
+
+def test_a_run_is_whole_although_the_beginning_of_an_earlier_one_is_gone() -> None:
+    events, generations = as_stored(nodes=3, failures=2)
+    last = events[-1]
+    thinned_away = replace(last, event=thinned(History.FAILURES, 10), sequence=last.sequence + 1)
+    next_run = [
+        replace(
+            one, event=replace(one.event, run=2), sequence=one.sequence + 1_000, wall_ms=one.wall_ms + 10**7
+        )
+        for one in events
+    ]
+    both = [*generations, *(replace(record, run=2) for record in generations)]
+    of_second = make_timeline(next_run, both, run=2)
+
+    def begins_later(*left: StoredEvent) -> bool:
+        found = make_timeline([*left, thinned_away, *next_run], both, run=2)
+        assert found.recoveries == of_second.recoveries
+        return found.begins_later
+
+    assert make_timeline([*events[5:], thinned_away, *next_run], both, run=1).begins_later
+    assert not begins_later(*events[5:])
+    assert begins_later(), "its own first events may have gone with the others"
+    newest = {(one.event.kind, one.event.node_id): one for one in [*events, *next_run]}
+    assert begins_later(*(one for one in events if newest[one.event.kind, one.event.node_id] is one))
 
 
 def test_a_story_that_has_lost_its_beginning_is_told_from_its_first_whole_generation_on() -> None:

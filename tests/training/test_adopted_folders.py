@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +147,19 @@ def test_a_call_takes_it_at_the_step_of_now(tmp_path: Path) -> None:
     rt.adopt_folder(rank.at(8), tmp_path / "absent")
 
     assert published(rank) == [(7, 1, 7, "epoch 3")]
+
+
+def test_the_session_of_an_earlier_generation_is_not_kept(tmp_path: Path) -> None:
+    """It holds the model."""
+    first, second = Rank(), Rank(generation=2)
+    write(tmp_path / "one")
+    rt.adopt_folder(first.at(7), tmp_path / "one")
+    earlier = weakref.ref(first)
+    del first
+    rt.adopt_folder(second.at(7), tmp_path / "one")
+    gc.collect()
+
+    assert earlier() is None
 
 
 @pytest.mark.parametrize("pattern", ["checkpoint-*", "a/{step}", "{step}-{step}"])
