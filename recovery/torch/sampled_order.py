@@ -69,6 +69,10 @@ class SampledOrder:
         """Its class, for people."""
         return type(self._sampler).__name__
 
+    def seed_with(self, seed: int) -> None:
+        """Let what it draws follow from this seed."""
+        self._seed, self._epoch = seed, -1
+
     def of(self, epoch: int) -> list[Any]:
         """The order of a pass; drawn once.
 

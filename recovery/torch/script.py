@@ -15,7 +15,7 @@ from typing import Any
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 from recovery.errors import UsageError
-from recovery.torch import devices
+from recovery.torch import devices, order_seed
 from recovery.torch.loader import ResumableLoader
 from recovery.torch.process_group import init_process_group
 from recovery.torch.session_interface import SessionInterface
@@ -63,7 +63,8 @@ def steps(  # noqa: PLR0913 - one keyword for each thing that a script may want
     """Give every batch of every epoch, from where the job goes on: in the place of the loops over epochs and over the loader.
 
     The state is saved every so many steps, restored behind a failure, and the data goes on at the very next batch. The order of a pass follows
-    from the sampler's seed and the number of the pass: `sampler.set_epoch` is not needed.
+    from a seed and the number of the pass: `sampler.set_epoch` is not needed. The seed is a DistributedSampler's, else that of the loader's
+    generator, else torch's (`torch.manual_seed`), as rank 0 has it, and stays in the checkpoints.
 
     Args:
         loader: torch's own, whose data set is shared among the ranks here, with or without a DistributedSampler.
@@ -95,11 +96,12 @@ def steps(  # noqa: PLR0913 - one keyword for each thing that a script may want
 
 
 def resumable(loader: DataLoader[Any], session: SessionInterface) -> ResumableLoader:
-    """Make a loader that knows its position of torch's own, over a map-style or iterable data set.
+    """Make a loader that knows its position of torch's own, over a map-style or iterable data set. On all ranks: they agree on the order's seed.
 
     Raises:
-        UsageError: it gives no batches, or its order is one that nobody could restore.
+        UsageError: it gives no batches, iterates in a way of its own, or its order is one that nobody could restore.
     """
+    order_seed.refuse_own_iteration(loader)
     sampler, stream = loader.sampler, isinstance(loader.dataset, IterableDataset)
     if loader.batch_size is None and loader.batch_sampler is None:
         raise UsageError(
@@ -124,11 +126,12 @@ def resumable(loader: DataLoader[Any], session: SessionInterface) -> ResumableLo
         _logger.info(
             "event=workers_not_kept the loader's worker processes end with each pass: of a stream, what they drew would follow from all passes before"
         )
-    return ResumableLoader(
+    kind = ResumableLoader if order_seed.is_given(loader) else order_seed.KeepsSeed
+    return kind(
         loader.dataset,
         session=session,
         shuffle=shared.shuffle if shared is not None else hasattr(sampler, "replacement"),
-        seed=shared.seed if shared is not None else 0,
+        seed=order_seed.of(loader),
         drop_last=loader.drop_last,
         num_workers=loader.num_workers,
         collate_fn=loader.collate_fn,

@@ -114,6 +114,7 @@ def test_an_order_of_the_users_is_taken_over(options: dict[str, Any], expected: 
 )
 def test_torchdatas_loader_is_taken_as_torchs_own(options: dict[str, Any]) -> None:
     package = needs_package("torchdata.stateful_dataloader")
+    options = {**options, "generator": torch.Generator().manual_seed(4)}
     with warnings.catch_warnings():
         # torchdata 0.11 calls torch.set_vital, which torch 2.13 has deprecated.
         warnings.simplefilter("ignore")
