@@ -6,7 +6,8 @@ import asyncio
 import itertools
 import signal
 import traceback
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from recovery import clock
@@ -80,8 +81,9 @@ class Agent:
         for keeper in self._keepers:
             self._begin(keeper)
         stopped = asyncio.create_task(self._stopping.wait())
-        watching = asyncio.create_task(self._guarded("its watch over lost nodes", self._watch()))
-        looking = asyncio.create_task(self._guarded("its watch over processes left behind", self._look()))
+        watch = partial(self._watch, HungNodes(), itertools.count())
+        watching = asyncio.create_task(self._look_again("which nodes are lost", watch))
+        looking = asyncio.create_task(self._look_again("what processes have left behind", self._look))
         everyone = asyncio.create_task(self._all_over())
         await asyncio.wait({everyone, stopped}, return_when=asyncio.FIRST_COMPLETED)
         watching.cancel()
@@ -162,26 +164,34 @@ class Agent:
             self._report_failure(keeper.placed.name, outcome.how)
         self._fail(outcome.status)
 
-    async def _watch(self) -> None:
-        """End processes that hang: their nodes are lost, they do not come back, and nothing of them can notice it."""
-        overdue, completion, context = HungNodes(), self._context.completion, self._context
-        for poll in itertools.count():
-            if not context.recovery_enabled:
-                return
+    async def _look_again(self, what: str, look: Callable[[], Awaitable[None]]) -> None:
+        """Until cancelled. What only looks ends no job, whatever goes wrong: that is said, and it looks again."""
+        while True:
             await asyncio.sleep(_POLL_S)
-            if self._takers is not None:
-                await self._look_for_missing_ranks(self._takers)
-            elif poll % _MEMBERS_EVERY == 0 or any(keeper.may_be_left_over for keeper in self._keepers):
-                await context.members.refresh(self._nodes())
-            if completion is not None and completion.is_finished:
-                await self._end_left_over()
-            answer = await self._context.contact.lost_nodes()
-            if answer is not None and completion is not None:
-                completion.note_job(answer.job)
-            if answer is not None:
-                await self._context.contact.tell(reports_of(answer.silent))
-            lost = overdue.note(answer, clock.monotonic_ms())
-            await asyncio.gather(*(self._end_lost(node) for node in lost))
+            try:
+                await look()
+            except Exception as error:  # noqa: BLE001 - see above
+                console.say_unknown(what, error)
+
+    async def _watch(self, overdue: HungNodes, polls: Iterator[int]) -> None:
+        """End processes that hang: their nodes are lost, they do not come back, and nothing of them can notice it."""
+        completion, context = self._context.completion, self._context
+        if not context.recovery_enabled:
+            return
+        poll = next(polls)
+        if self._takers is not None:
+            await self._look_for_missing_ranks(self._takers)
+        elif poll % _MEMBERS_EVERY == 0 or any(keeper.may_be_left_over for keeper in self._keepers):
+            await context.members.refresh(self._nodes())
+        if completion is not None and completion.is_finished:
+            await self._end_left_over()
+        answer = await self._context.contact.lost_nodes()
+        if answer is not None and completion is not None:
+            completion.note_job(answer.job)
+        if answer is not None:
+            await self._context.contact.tell(reports_of(answer.silent))
+        lost = overdue.note(answer, clock.monotonic_ms())
+        await asyncio.gather(*(self._end_lost(node) for node in lost))
 
     async def _end_left_over(self) -> None:
         """A process that had not started yet when the job finished would wait for a scheduler that has ended, too."""
@@ -209,9 +219,7 @@ class Agent:
         ]
 
     async def _look(self) -> None:
-        while True:
-            await asyncio.sleep(_POLL_S)
-            self._context.beginner.look_after()
+        self._context.beginner.look_after()
 
     async def _end_lost(self, node: LostNode) -> None:
         for keeper in self._keepers:

@@ -307,7 +307,8 @@ async def _run(
     agent: Agent, shown: Sequence[Coroutine[Any, Any, None]], environment: Mapping[str, str]
 ) -> int:
     """The agent, with what is shown beside it; the cause of a failure comes last, where one looks first."""
-    showing = [asyncio.create_task(_beside(coroutine)) for coroutine in (asyncio.to_thread(warm_up), *shown)]
+    loading = asyncio.to_thread(_load, environment)
+    showing = [asyncio.create_task(_beside(coroutine)) for coroutine in (loading, *shown)]
     try:
         code = await agent.run()
     finally:
@@ -324,9 +325,17 @@ async def _beside(work: Coroutine[Any, Any, None]) -> None:
     """What only shows, or saves time, ends nothing when it fails."""
     try:
         await work
-    # RuntimeError: no thread could be started.
-    except (OSError, RuntimeError) as error:
-        console.say(f"not shown any further: {error}", style="yellow")
+    except Exception as error:  # noqa: BLE001 - see above
+        console.say(f"not shown any further: {type(error).__name__}: {error}", style="yellow")
+
+
+def _load(environment: Mapping[str, str]) -> None:
+    """Import what supervision will ask by, while the job begins: at a failure the package may be about to be replaced."""
+    warm_up()
+    if environment.get("MS_RECOVERY_PATH"):
+        from recovery.store import reader  # noqa: PLC0415 - 0.2 s, while the template imports
+
+        reader.compile_statements()
 
 
 def _clear_memory(environment: Mapping[str, str], *, job_is_over: bool) -> None:
@@ -338,23 +347,29 @@ def _clear_memory(environment: Mapping[str, str], *, job_is_over: bool) -> None:
 
 def _stored_job(environment: Mapping[str, str]) -> JobRecord | None:
     """What the scheduler's store says of the job; None: it is not here, or cannot be read."""
-    from recovery.store.reader import read_job  # noqa: PLC0415 - as below
-
     path = environment.get("MS_RECOVERY_PATH")
     try:
+        from recovery.store.reader import read_job  # noqa: PLC0415 - see `_load`
+
         return read_job(Path(path)) if path else None
     except (RecoveryError, OSError):
+        return None
+    except Exception as error:  # noqa: BLE001 - it is asked for advice
+        console.say_unknown("whether the job has finished", error)
         return None
 
 
 def _has_stepped(environment: Mapping[str, str]) -> bool:
-    """By the stored event log; a host without it cannot know and takes it for granted."""
-    from recovery.store.reader import read_newest_events  # noqa: PLC0415 - SQLAlchemy costs 0.2 s, and only a failure asks
-
+    """By the stored event log; a host that cannot read it cannot know and takes it for granted."""
     path = Path(environment.get("MS_RECOVERY_PATH", ""))
     if not environment.get("MS_RECOVERY_PATH") or look_at(path).kind is not Kind.DIRECTORY:
         return True
     try:
+        from recovery.store.reader import read_newest_events  # noqa: PLC0415 - see `_load`
+
         return bool(read_newest_events(path, {EventKind.FIRST_STEP_DONE}, 1))
     except (RecoveryError, OSError):
+        return True
+    except Exception as error:  # noqa: BLE001 - it is asked for advice
+        console.say_unknown("whether the job has stepped", error)
         return True

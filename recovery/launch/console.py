@@ -162,6 +162,17 @@ def say(text: str, *, style: str = "") -> None:
             os.write(_STDERR, f"{text}\n".encode(errors="replace"))
 
 
+_unknown_said: set[str] = set()
+
+
+def say_unknown(what: str, error: Exception) -> None:
+    """Say once what is not known although it should be; whoever asked goes on without it."""
+    said = f"{what} is not known ({type(error).__name__}: {error}); the job goes on without it"
+    if said not in _unknown_said:
+        _unknown_said.add(said)
+        say(said, style="yellow")
+
+
 _mistakes_shown: set[str] = set()
 """Every rank makes the same."""
 

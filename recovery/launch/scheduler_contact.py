@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from typing_extensions import override
@@ -18,6 +17,7 @@ from recovery.core.ids import NodeId, RequestId
 from recovery.core.messages import Exited, FromScheduler, ProcessIdentity
 from recovery.core.records import EventKind
 from recovery.core.rules import Rules
+from recovery.launch import console
 from recovery.launch.hung_nodes import LostNodes
 from recovery.launch.job_view import KnownJob, SchedulerQueries
 from recovery.transport import inspection_client
@@ -31,6 +31,8 @@ _ASK_AGAIN_S = 0.5
 """While a step is saved: the scheduler cuts off who is no node and silent."""
 _ANSWER_S = 1.0
 """How long its answer may take beyond the time that it was given."""
+
+_Read = TypeVar("_Read")
 
 _to_lost_nodes = Converter(LostNodes)
 _to_known_job = Converter(KnownJob)
@@ -107,12 +109,16 @@ class SchedulerContact(Contact):
             await self._tell(exited)
 
     async def _tell(self, exited: Exited) -> None:
-        client = self._client(lambda message: None, lambda why: None)
-        # RuntimeError: no thread could be started to look up a name.
-        with contextlib.suppress(OSError, RuntimeError):
+        try:
+            client = self._client(lambda message: None, lambda why: None)
             await client.connect(_CONNECT_S)
             client.send(exited)
             await client.close()
+        # RuntimeError: no thread could be started to look up a name.
+        except (OSError, RuntimeError):
+            return
+        except Exception as error:  # noqa: BLE001 - it finds out by itself, later
+            console.say_unknown("whether the scheduler has the report of a death", error)
 
     @override
     async def stop_job(self, reason: str, within_s: float) -> JobSaved:
@@ -134,8 +140,7 @@ class SchedulerContact(Contact):
             while (left_ms := until_ms - clock.monotonic_ms()) > -_ANSWER_S * 1000 and not answered.done():
                 client.send(StopJob(request_id=request, reason=reason, within_ms=max(0, left_ms)))
                 await asyncio.wait((answered,), timeout=_ASK_AGAIN_S)
-        # RuntimeError: no thread could be started to look up a name.
-        except (OSError, RuntimeError) as error:
+        except Exception as error:  # noqa: BLE001 - the job is to end, whatever goes wrong
             lost(str(error))
         finally:
             await client.close()
@@ -154,30 +159,28 @@ class SchedulerContact(Contact):
 
     @override
     async def lost_nodes(self) -> LostNodes | None:
-        try:
-            return _to_lost_nodes(await self._ask("/lost"))
-        except (inspection_client.NoAnswerError, msgspec.ValidationError):
-            return None
+        return await self._answer("/lost", _to_lost_nodes)
 
     @override
     async def why_declined(self, node_id: NodeId) -> str:
-        try:
-            events = await self._ask("/events")
-        except inspection_client.NoAnswerError:
-            return ""
+        events = await self._answer("/events", lambda events: events) or ()
         of_it = [stored["event"] for stored in events if stored["event"].get("node_id") == node_id]
         declined = [event["reason"] for event in of_it if event["kind"] == EventKind.TAKEOVER_DECLINED.value]
         return str(declined[-1]) if declined else ""
 
     @override
     async def known_job(self) -> KnownJob | None:
+        return await self._answer("/status", _to_known_job)
+
+    async def _answer(self, path: str, read: Callable[[Any], _Read]) -> _Read | None:
+        """What the scheduler answers, as it is read; None: nothing that could be. Whatever goes wrong, the job goes on."""
         try:
-            return _to_known_job(await self._ask("/status"))
+            return read(await inspection_client.ask(self._host, self._port, path, access=self._access))
         except (inspection_client.NoAnswerError, msgspec.ValidationError):
             return None
-
-    async def _ask(self, path: str) -> Any:
-        return await inspection_client.ask(self._host, self._port, path, access=self._access)
+        except Exception as error:  # noqa: BLE001 - see above
+            console.say_unknown("what the scheduler says", error)
+            return None
 
 
 def _not_saved(obstacle: str) -> JobSaved:

@@ -69,7 +69,7 @@ class ProcessStarter:
             if self._plan is None:
                 self._spawn_because(self._why_none)
             else:
-                self._making.append(asyncio.create_task(self._make(self._plan)))
+                self._making.append(asyncio.create_task(self._make_or_spawn(self._plan)))
 
     async def first_template(self) -> None:
         """Until the template is made for the first time, or is given up: so long no process begins that is to be forked."""
@@ -151,6 +151,13 @@ class ProcessStarter:
 
     # --- the template ----------------------------------------------------------------------------------------------------
 
+    async def _make_or_spawn(self, plan: TemplatePlan) -> None:
+        """A template saves time: whatever goes wrong with it, its processes are spawned."""
+        try:
+            await self._make(plan)
+        except Exception as error:  # noqa: BLE001 - see above
+            self._spawn_because(f"the template cannot be made ({type(error).__name__}: {error})")
+
     async def _make(self, plan: TemplatePlan) -> None:
         """Until it is ready, or is given up."""
         self._made += 1
@@ -224,7 +231,7 @@ class ProcessStarter:
             console.say(f"{said}; it was made {self._made} times, so workers are spawned", style="yellow")
             return
         console.say(f"{said}; it is made again, and workers are spawned meanwhile", style="yellow")
-        self._making.append(asyncio.create_task(self._make(self._plan)))
+        self._making.append(asyncio.create_task(self._make_or_spawn(self._plan)))
 
     def _drop(self, template: Template) -> None:
         if self._template is template:

@@ -16,7 +16,6 @@ from recovery.core.records import JobRecord, JobState
 from recovery.core.scheduler.state import RUN_FINISHED
 from recovery.launch import console
 from recovery.launch.placement import Placed, ProcessKind
-from recovery.transport import inspection_client
 
 _RETRY_S = 0.2
 _PATIENCE_MS = 10_000
@@ -32,7 +31,7 @@ class WorkerCompletion:
         """Know nothing yet.
 
         Args:
-            ask: gives the scheduler's `/status`, or raises `NoAnswerError`.
+            ask: gives the scheduler's `/status`. Whatever it raises means that nothing is known.
             read_job: gives what the scheduler's store says; None: there is none on this host.
         """
         self._ask, self._read_job = ask, read_job
@@ -52,7 +51,7 @@ class WorkerCompletion:
         Returns:
             False: that is not known.
         """
-        with contextlib.suppress(inspection_client.NoAnswerError):
+        with contextlib.suppress(Exception):
             return self.is_finished or self._take(await self._ask()) is not None
         return False
 
@@ -93,7 +92,7 @@ class WorkerCompletion:
                     return True
                 try:
                     status = await self._ask()
-                except inspection_client.NoAnswerError as error:
+                except Exception as error:  # noqa: BLE001 - which the console says below
                     reason = str(error)
                 else:
                     finished = self._take(status)
