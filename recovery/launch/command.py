@@ -235,7 +235,7 @@ def _beginner(
         environment=placement.environment_of_all(workers, environment),
         cpus=first.cpus,
         prepare=lambda: prepare_for(command, words, directory),
-        proxies_only=lambda: proxies_only(directory),
+        proxies_only=proxies_only,
     )
     return ProcessStarter(given.start_method, plan)
 

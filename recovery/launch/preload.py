@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -39,27 +40,26 @@ def prepare_for(command: PythonCommand, words: Sequence[str], directory: Path) -
         directory: where it is started.
     """
     if command.target != _PROXY:
-        return _of_script(command, parse_script(words, directory), directory)
-    proxy = proxies_only(directory)
+        return _of_script(command, parse_script(words, directory))
     framework, of_program = named_first(command.arguments)
     program = read_command(of_program)
     reading = parse_script(of_program[1:], directory)
     reason = _why_spawned(framework, command, program, reading)
+    proxy = proxies_only()
     if program is None or reason:
-        return msgspec.structs.replace(proxy, programs=True, acts=reason)
-    script = _of_script(program, reading, directory)
+        return msgspec.structs.replace(proxy, programs=True, refusal=reason)
+    script = _of_script(program, reading)
     return msgspec.structs.replace(
         script,
         modules=tuple(dict.fromkeys((*script.modules, *proxy.modules))),
-        shadows=tuple(dict.fromkeys((*script.shadows, *proxy.shadows))),
         of_one=(*OF_ONE, *OF_ONE_WORLD),
         programs=True,
     )
 
 
-def proxies_only(directory: Path) -> Prepare:
+def proxies_only() -> Prepare:
     """Say what the template of worker proxies imports whose programs are spawned."""
-    return Prepare(modules=(*_ENGINE, *_OF_THE_PROXY), shadows=(str(directory),), of_one=OF_ONE)
+    return Prepare(modules=(*_ENGINE, *_OF_THE_PROXY), of_one=OF_ONE)
 
 
 def _why_spawned(
@@ -76,35 +76,24 @@ def _why_spawned(
     return "their script imports recovery itself" if "recovery" in reading.packages else ""
 
 
-def _of_script(command: PythonCommand, reading: Reading, directory: Path) -> Prepare:
+def _of_script(command: PythonCommand, reading: Reading) -> Prepare:
+    ours, frameworks = "recovery" in reading.packages, used(reading.packages)
     # The script's own come first, as in a process of its own.
-    wanted = [name for name in reading.modules if name.partition(".")[0] not in _ITS_OWN]
-    wanted += _going_with(reading.packages)
-    by_pytest = command.runs is Runs.MODULE and command.target == "pytest"
-    if by_pytest:
-        wanted.append("pytest")
-    return Prepare(
-        modules=tuple(dict.fromkeys(wanted)),
-        shadows=tuple(sorted(_before_all_others(command, reading, directory))),
-        watched=tuple(str(path) for path in reading.files),
-        pytest=by_pytest,
-        acts=reading.acts,
-        of_one=OF_ONE,
-    )
-
-
-def _going_with(packages: Collection[str]) -> list[str]:
-    ours, frameworks = "recovery" in packages, used(packages)
-    return [
+    named = [name for name in reading.modules if name.partition(".")[0] not in _ITS_OWN]
+    wanted = [
+        *named,
         *(_ENGINE if ours else ()),
         *(module for framework in frameworks for module in framework.modules),
         *(module for framework in frameworks if ours for module in framework.with_recovery),
+        *(["pytest"] if command.runs is Runs.MODULE and command.target == "pytest" else ()),
     ]
-
-
-def _before_all_others(command: PythonCommand, reading: Reading, directory: Path) -> set[str]:
-    """Directories that the program searches first for a module."""
-    if command.runs is Runs.SCRIPT:
-        return {str((directory / command.target).resolve().parent)}
-    # pytest puts the directories of test files there as well.
-    return {str(directory), *(str(path.resolve().parent) for path in reading.entry_points)}
+    packages = {
+        *(name.partition(".")[0] for name in named),
+        *(["recovery"] if ours else ()),
+        *(framework.name for framework in frameworks),
+    }
+    return Prepare(
+        modules=tuple(dict.fromkeys(wanted)),
+        compared=tuple(sorted(packages - sys.stdlib_module_names)),
+        of_one=OF_ONE,
+    )

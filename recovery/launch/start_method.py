@@ -174,8 +174,8 @@ class ProcessStarter:
 
     async def _template_of(self, plan: TemplatePlan, prepare: Prepare) -> Template | str:
         """One that is ready, or why there is none."""
-        if prepare.acts:
-            return prepare.acts
+        if prepare.refusal:
+            return prepare.refusal
         try:
             template = Template(
                 prepare,

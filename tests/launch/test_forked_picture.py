@@ -118,7 +118,7 @@ def seen(answer: tuple[int, str]) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def template() -> Iterator[Template]:
     environment = {**os.environ, "ONLY_TEMPLATE": "yes", "MS_NODE_ID": "template", "TZ": "UTC"}
-    with ready_template(Prepare(modules=MODULES), environment) as made:
+    with ready_template(Prepare(modules=MODULES, compared=("numpy", "torch")), environment) as made:
         yield made
 
 
@@ -234,9 +234,10 @@ def test_a_crash_is_reported_by_faulthandler(tmp_path: Path) -> None:
 def test_pytest_runs_the_script(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import numpy\ndef test_it():\n    assert [1] == [2]\n")
     words = ("-m", "pytest", "-p", "no:cacheprovider", "-q", "train.py")
-    with ready_template(Prepare(modules=("pytest", "numpy"), pytest=True)) as made:
-        status, output = forked(made, tmp_path, *words)
-    expected, wanted = spawned(tmp_path, *words)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    with ready_template(Prepare(modules=("pytest", "numpy"), compared=("numpy",)), environment) as made:
+        status, output = forked(made, tmp_path, *words, environment=environment)
+    expected, wanted = spawned(tmp_path, *words, environment=environment)
     assert (status, without_times(output)) == (expected, without_times(wanted))
     assert status == 1
     assert "assert [1] == [2]" in output

@@ -70,15 +70,17 @@ def test_one_that_somebody_has_ended_is_not_used(template: Template, tmp_path: P
     assert pid_of(forked(template, tmp_path, "train.py")) != ahead.pid
 
 
-def test_a_stale_template_begins_nothing(template: Template, tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
+def test_a_stale_template_begins_nothing(tmp_path: Path) -> None:
+    script, tool = tmp_path / "train.py", tmp_path / "tool.py"
     script.write_text("open('ran', 'w')")
-    with ready_template(Prepare(modules=(), watched=(str(script),))) as watching:
+    tool.write_text("")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")]))), "PYTHONDONTWRITEBYTECODE": "1"}  # fmt: skip
+    with ready_template(Prepare(modules=("tool",)), environment) as watching:
         ahead = made_ahead(watching)
-        script.write_text("open('has run', 'w')")
+        tool.write_text("changed = True")
         answer = watching.begin(
             [sys.executable, "train.py"],
-            environment=os.environ,
+            environment=environment,
             log=2,
             conditions={"directory": str(tmp_path)},
         )
@@ -86,7 +88,7 @@ def test_a_stale_template_begins_nothing(template: Template, tmp_path: Path) -> 
         assert answer.over
         # It came to this process when the one between was ended.
         assert os.waitstatus_to_exitcode(os.waitpid(ahead.pid, 0)[1]) == 1
-    assert list(tmp_path.iterdir()) == [script]
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_changed_package_is_noticed_while_nobody_waits(tmp_path: Path) -> None:

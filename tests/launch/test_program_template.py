@@ -51,7 +51,9 @@ def ends(output: str) -> list[tuple[bool, int]]:
 @pytest.fixture(scope="module")
 def template() -> Iterator[Template]:
     environment = {**os.environ, "ONLY_TEMPLATE": "yes", "MS_NODE_ID": "template", "TZ": "UTC"}
-    with ready_template(Prepare(modules=MODULES, programs=True), environment) as made:
+    with ready_template(
+        Prepare(modules=MODULES, compared=("numpy", "torch"), programs=True), environment
+    ) as made:
         yield made
 
 
@@ -131,7 +133,9 @@ def test_what_the_imports_print_and_set_is_the_programs(tmp_path: Path) -> None:
         "STARTS": "2",
     }  # fmt: skip
     hold = "print(os.environ.get('TOLD'), 'of the proxy', flush=True)"
-    with ready_template(Prepare(modules=("telling",), programs=True), environment) as made:
+    with ready_template(
+        Prepare(modules=("telling",), compared=("telling",), programs=True), environment
+    ) as made:
         fork = forked(made, tmp_path, proxy(tmp_path, hold), "train.py", environment=environment)[1]
     spawn = spawned(tmp_path, proxy(tmp_path, hold), "train.py", environment=environment)[1]
     assert ends(fork) == [(True, 0)] * 2
@@ -166,22 +170,27 @@ def begun(template: Template, directory: Path, hold: str) -> psutil.Process:
 
 
 @pytest.mark.parametrize("how", ["killed", "stale"])
-def test_programs_are_spawned_when_their_template_is_of_no_use(tmp_path: Path, how: str) -> None:
-    script = tmp_path / "train.py"
-    script.write_text("print('old')")
-    with ready_template(Prepare(modules=(), watched=(str(script),), programs=True)) as made:
+def test_programs_are_spawned_when_their_template_is_of_no_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    (tmp_path / "packages").mkdir()
+    tool = tmp_path / "packages" / "tool.py"
+    tool.write_text("text = 'old'\n")
+    (tmp_path / "train.py").write_text("import tool\nprint(tool.text)")
+    monkeypatch.setenv("PYTHONPATH", str(tool.parent), prepend=os.pathsep)
+    with ready_template(Prepare(modules=("tool",), programs=True)) as made:
         process = begun(made, tmp_path, STOP)
         [own] = process.children()
         assert "template_process.py" in " ".join(own.cmdline()), "nobody takes it for another proxy"
         if how == "killed":
             own.kill()
         else:
-            script.write_text("print('new one')")
+            tool.write_text("text = 'new one'\n")
         (tmp_path / "go_on").touch()
         assert os.waitpid(process.pid, 0)[1] == 0
     output = (tmp_path / "log").read_text()
     assert ends(output) == [(False, 0)] * 2
-    reason = "killed by SIGKILL" if how == "killed" else "train.py has changed"
+    reason = "killed by SIGKILL" if how == "killed" else "tool.py has changed"
     [line] = [line for line in output.splitlines() if reason in line]
     assert output.count("new one" if how == "stale" else "old") == 2
     assert not own.is_running(), line

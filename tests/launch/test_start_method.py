@@ -32,13 +32,13 @@ def _takes_in_no_orphans_afterwards() -> Iterator[None]:
         yield
 
 
-def plan(*modules: str, watched: tuple[str, ...] = ()) -> TemplatePlan:
+def plan(*modules: str) -> TemplatePlan:
     return TemplatePlan(
         interpreter=sys.executable,
         options=(),
         environment=dict(os.environ),
         cpus=(),
-        prepare=lambda: Prepare(modules=modules, watched=watched),
+        prepare=lambda: Prepare(modules=modules),
     )
 
 
@@ -151,7 +151,7 @@ def test_what_cannot_be_forked_is_spawned_with_one_line_why(
 
 
 @pytest.mark.parametrize("method", [StartMethod.AUTO, StartMethod.FORK])
-@pytest.mark.parametrize("prepare", [Prepare(modules=("gone",), acts="it acts", programs=True), None])
+@pytest.mark.parametrize("prepare", [Prepare(modules=("gone",), refusal="it acts", programs=True), None])
 def test_worker_proxies_are_forked_where_their_programs_cannot_be(
     script: Path,
     capsys: pytest.CaptureFixture[str],
@@ -184,6 +184,16 @@ def test_worker_proxies_are_forked_where_their_programs_cannot_be(
     assert "workers are spawned" not in said
 
 
+@pytest.fixture
+def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A module that a template can import, and that may change."""
+    path = tmp_path / "packages" / "tool.py"
+    path.parent.mkdir()
+    path.write_text("")
+    monkeypatch.setenv("PYTHONPATH", str(path.parent), prepend=os.pathsep)
+    return path
+
+
 def template_pid(capsys: pytest.CaptureFixture[str]) -> int:
     """Of the newest one that said that it is ready."""
     return int(re.findall(r"the template \(pid (\d+)\) has imported", capsys.readouterr().out)[-1])
@@ -191,13 +201,13 @@ def template_pid(capsys: pytest.CaptureFixture[str]) -> int:
 
 @pytest.mark.parametrize("how", ["killed, seen at once", "killed, seen at a fork", "stale"])
 def test_a_template_of_no_use_is_made_again_and_workers_are_spawned_meanwhile(
-    script: Path, capsys: pytest.CaptureFixture[str], how: str
+    script: Path, tool: Path, capsys: pytest.CaptureFixture[str], how: str
 ) -> None:
     async def use(beginner: ProcessStarter) -> None:
         await (await begin(beginner, script)).wait()
         pid, said = template_pid(capsys), ""
         if how == "stale":
-            script.write_text("import sys\nsys.exit(4)\n")  # noqa: ASYNC240 - a few bytes
+            tool.write_text("changed = True\n")  # noqa: ASYNC240 - a few bytes
         else:
             os.kill(pid, signal.SIGKILL)
             await until(lambda: psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
@@ -208,25 +218,25 @@ def test_a_template_of_no_use_is_made_again_and_workers_are_spawned_meanwhile(
 
         await spawned(begin(beginner, script))
         said = said or capsys.readouterr().out
-        reason = "train.py has changed" if how == "stale" else "it has ended (killed by SIGKILL"
+        reason = "tool.py has changed" if how == "stale" else "it has ended (killed by SIGKILL"
         assert said.startswith(f"the template (pid {pid}) is of no use any more: ")
         assert reason in said
         assert "it is made again, and workers are spawned meanwhile" in said
         await forked_at_last(beginner, script)
 
-    used(StartMethod.AUTO, plan("colorsys", watched=(str(script),)), use)
+    used(StartMethod.AUTO, plan("colorsys", "tool"), use)
 
 
 @pytest.mark.parametrize("how", ["killed", "stale"])
 def test_all_that_wait_for_a_template_of_no_use_are_spawned(
-    script: Path, capsys: pytest.CaptureFixture[str], how: str
+    script: Path, tool: Path, capsys: pytest.CaptureFixture[str], how: str
 ) -> None:
     async def use(beginner: ProcessStarter) -> None:
         await (await begin(beginner, script)).wait()
         pid = template_pid(capsys)
         os.kill(pid, signal.SIGSTOP)
         if how == "stale":
-            script.write_text("import sys\nsys.exit(4)\n")  # noqa: ASYNC240 - a few bytes
+            tool.write_text("changed = True\n")  # noqa: ASYNC240 - a few bytes
         beginnings = [asyncio.ensure_future(begin(beginner, script)) for _ in range(3)]
         await asyncio.sleep(QUIET)
         os.kill(pid, signal.SIGCONT if how == "stale" else signal.SIGKILL)
@@ -234,7 +244,7 @@ def test_all_that_wait_for_a_template_of_no_use_are_spawned(
             await spawned(beginning)
         assert capsys.readouterr().out.count("is of no use any more") == 1
 
-    used(StartMethod.AUTO, plan("colorsys", watched=(str(script),)), use)
+    used(StartMethod.AUTO, plan("colorsys", "tool"), use)
 
 
 def test_a_template_that_ends_again_and_again_is_given_up(

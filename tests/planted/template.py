@@ -9,6 +9,7 @@ _TEMPLATE = "tests/launch/test_template.py"
 _METHOD = "tests/launch/test_start_method.py"
 _AHEAD = "tests/launch/test_preforked_process.py"
 _PROGRAMS = "tests/launch/test_program_template.py"
+_FIRST = "tests/launch/test_first_imports.py"
 
 TEMPLATE: tuple[Bug, ...] = (
     Bug(
@@ -106,7 +107,7 @@ TEMPLATE: tuple[Bug, ...] = (
         "a template with threads is forked",
         "I14",
         "launch/forkserver/template_checks.py",
-        "StateBeforeImports._reasons",
+        "_reasons",
         "len(threads) > 1",
         "not threads",
         (f"{_TEMPLATE}::test_imports_that_act_make_it_unsafe",),
@@ -115,7 +116,7 @@ TEMPLATE: tuple[Bug, ...] = (
         "a template whose device cannot be used by its forks is forked",
         "I14",
         "launch/forkserver/template_checks.py",
-        "StateBeforeImports._reasons",
+        "_reasons",
         "if refusing:\n"
         '    yield f"the imports have used a device ({refusing}), which a forked process cannot"',
         "if refusing is None:\n"
@@ -130,6 +131,24 @@ TEMPLATE: tuple[Bug, ...] = (
         "if reason:\n    return Stale(reason=reason)",
         "if reason is None:\n    return Stale(reason=reason)",
         (f"{_TEMPLATE}::test_it_is_stale_when_a_module_has_changed",),
+    ),
+    Bug(
+        "a forked program goes on although it has changed what its imports see",
+        "I20",
+        "launch/forkserver/first_imports.py",
+        "FirstImports.compare",
+        "self._compare(package)",
+        "pass",
+        (f"{_FIRST}::test_a_change_before_an_import_is_found_there",),
+    ),
+    Bug(
+        "a forked program compares once, whatever it changes between two imports",
+        "I20",
+        "launch/forkserver/first_imports.py",
+        "FirstImports.compare",
+        "package not in self._compared",
+        "not self._compared",
+        (f"{_FIRST}::test_a_change_before_an_import_is_found_there",),
     ),
     Bug(
         "forked workers go on with the modules of a package that was installed anew",

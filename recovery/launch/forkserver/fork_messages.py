@@ -20,14 +20,10 @@ class Prepare(msgspec.Struct, frozen=True, kw_only=True, tag="prepare"):
 
     modules: tuple[str, ...]
     """In this order; one that does not exist is left out, as the process that imports it later sees by itself."""
-    shadows: tuple[str, ...] = ()
-    """Directories that a program will have before all others in `sys.path`."""
-    watched: tuple[str, ...] = ()
-    """Files that make the template stale when they change, besides those of its modules."""
-    pytest: bool = False
-    """The programs will be run by pytest."""
-    acts: str = ""
-    """Why the imports cannot come first: what the script changes before them; empty: they can."""
+    compared: tuple[str, ...] = ()
+    """Packages among them that the script names: where a forked process first imports one, it compares what the template had."""
+    refusal: str = ""
+    """Why no process may be forked from a template of these; empty: one may."""
     of_one: tuple[str, ...] = ()
     """Variables in which the programs differ: an import that looks for one cannot be shared."""
     programs: bool = False

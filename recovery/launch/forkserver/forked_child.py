@@ -25,29 +25,13 @@ import msgspec
 from recovery import process_conditions
 from recovery.frameworks import used
 from recovery.launch.forkserver import proc_cmdline
+from recovery.launch.forkserver.first_imports import FirstImports, Imported
 from recovery.launch.forkserver.fork_messages import Fork, Forked, NotForked
-from recovery.launch.forkserver.import_inputs import read_again
-from recovery.launch.python_command import PythonCommand, Runs, searches_own_directory
-from recovery.launch.python_command import parse_python_command as read_command
+from recovery.launch.forkserver.import_notes import read_again
+from recovery.launch.python_command import Runs, parse_python_command, searches_own_directory
 from recovery.worker import exec_in_place
 
 _STDERR = 2
-
-
-class Imported(msgspec.Struct, frozen=True, kw_only=True):
-    """What the template's imports did besides, which a process of its own would have done itself."""
-
-    variables: dict[bytes, tuple[bytes | None, bytes | None]]
-    """Of the environment: before and after; None: not set."""
-    conditions: dict[str, Any]
-    """Of this process (recovery.process_conditions): what they have made of those that they have changed."""
-    printed: bytes
-    generators: tuple[random.Random, ...]
-    """Seeded from the system."""
-
-    def nothing_done(self) -> Imported:
-        """Gives the same without what others can see: for a process that would not have imported them."""
-        return msgspec.structs.replace(self, variables={}, conditions={}, printed=b"")
 
 
 class Descriptors(NamedTuple):
@@ -95,7 +79,7 @@ def turn_into_worker(request: Fork, imported: Imported, launcher: int, held: Des
             os._exit(1)
         os.write(_STDERR, f"event=condition_not_restored {left.text}\n".encode(errors="replace"))
     proc_cmdline.set_proc_cmdline(request.command, request.environment)
-    _replace_environment(request.environment, imported)
+    _replace_environment(request.environment)
     _seed_again(imported.generators)
     _forget_the_template()
     # Until then the kernel would end it with another parent than its launcher.
@@ -108,12 +92,7 @@ def turn_into_worker(request: Fork, imported: Imported, launcher: int, held: Des
     if not os.read(go, 1):
         os._exit(1)
     os.close(go)
-    if imported.printed:
-        with contextlib.suppress(OSError):
-            os.write(1, imported.printed)
-    command = read_command(request.command)
-    assert command is not None, "the launcher asks for what can be forked only"
-    return Program(command, request.command)
+    return Program(request.command, FirstImports(request, launcher, imported))
 
 
 def _open_only(log: int, *kept: int) -> None:
@@ -129,18 +108,11 @@ def _open_only(log: int, *kept: int) -> None:
                 os.close(int(name))
 
 
-def _replace_environment(environment: Mapping[bytes, bytes], imported: Imported) -> None:
-    """All of it, for C as well; then what the imports would have set."""
+def _replace_environment(environment: Mapping[bytes, bytes]) -> None:
+    """All of it, for C as well."""
     os.environ.clear()  # noqa: TID251 - handed on, not read
     for name, value in environment.items():
         os.environb[name] = value  # noqa: TID251 - as above
-    for name, (before, after) in imported.variables.items():
-        if environment.get(name) != before:
-            continue
-        if after is None:
-            os.environb.pop(name, None)  # noqa: TID251 - as above
-        else:
-            os.environb[name] = after  # noqa: TID251 - as above
     time.tzset()
 
 
@@ -174,14 +146,16 @@ def _forget_the_template() -> None:
 class Program:
     """What the process runs."""
 
-    def __init__(self, command: PythonCommand, words: tuple[str, ...]) -> None:
+    def __init__(self, words: tuple[str, ...], first_imports: FirstImports) -> None:
         """Note it.
 
         Args:
-            command: what to run.
-            words: the same as it was asked for.
+            words: what to run.
+            first_imports: compares what it finds with what the template has found.
         """
-        self._command, self._words = command, words
+        command = parse_python_command(words)
+        assert command is not None, "the launcher asks for what can be forked only"
+        self._command, self._words, self._first_imports = command, words, first_imports
 
     def run(self) -> None:
         """Run it as `__main__`. What it raises is shown and answered as the interpreter does.
@@ -216,6 +190,7 @@ class Program:
             # Python warns of a module that is run although it is imported.
             if module is not None and not hasattr(module, "__path__"):
                 del sys.modules[command.target]
+            self._first_imports.begin()
             run_as_main: Any = runpy._run_module_as_main  # type: ignore[attr-defined] # noqa: SLF001 - what `python -m` calls
             run_as_main(command.target)
             return
@@ -227,11 +202,12 @@ class Program:
                 code = compile(file.read(), path, "exec", dont_inherit=True)
         except (OSError, SyntaxError, ValueError):
             # The interpreter itself says what is wrong, or knows how to run a directory.
-            os.execv(sys.executable, self._words)  # noqa: S606 - the command of the person who started the job
+            self._first_imports.start_again()
         if searches_own_directory():
             sys.path.insert(0, os.path.dirname(os.path.realpath(command.target)))  # noqa: PTH120 - as above
         main["__file__"], main["__cached__"] = path, None
         main["__loader__"] = importlib.machinery.SourceFileLoader("__main__", path)
+        self._first_imports.begin()
         exec(code, main)  # noqa: S102 - it is the user's script
 
     def _forget_file(self) -> None:

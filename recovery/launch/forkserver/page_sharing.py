@@ -1,19 +1,19 @@
 """The memory that a template shares with its forks: joined into large pages, and copied ahead where another fork has written.
 
-A fork copies the tables of all pages, a process that ends gives each page back, and each page that a fork writes first costs a fault and
-a copy. Measured with torch 2.13: a worker that took a lost rank had written 12,000 pages by its first step, half of its processor time.
-Nothing here changes what a process sees; where the kernel is too old, or refuses, everything takes the time that it took before.
+A fork copies the tables of all pages, and each page that it writes first costs a fault and a copy. Measured with torch 2.13 on two busy
+processors, from the request to a worker's first step: 106 ms; 216 without the copies ahead, 260 without large pages too. Nothing here
+changes what a process sees; where the kernel is too old, or refuses, everything takes the time that it took before.
 """
 
 from __future__ import annotations
 
 import array
 import ctypes
+import itertools
 import mmap
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 _MADV_POPULATE_WRITE, _MADV_COLLAPSE = 23, 25
 """Of linux/mman.h: since Linux 5.14 and 6.1."""
@@ -27,19 +27,12 @@ _PRESENT, _OF_A_FILE, _ITS_OWN = 1 << 63, 1 << 61, 1 << 56
 _LOOKED_AT, _COPIED = _PRESENT | _OF_A_FILE | _ITS_OWN, _PRESENT | _ITS_OWN
 
 
-class Span(NamedTuple):
-    """Addresses, the second one excluded."""
-
-    begin: int
-    end: int
-
-
 def join_pages() -> None:
-    """Let the kernel join this process's memory into large pages where it can: a fork takes a third of the time, and the end of a fork half."""
+    """Let the kernel join this process's memory into large pages where it can."""
     for begin, end in _writable():
         first, last = -(-begin // _LARGE_BYTES) * _LARGE_BYTES, end // _LARGE_BYTES * _LARGE_BYTES
         if first < last:
-            _advise(Span(first, last), _MADV_COLLAPSE)
+            _madvise(first, last - first, _MADV_COLLAPSE)
 
 
 def copy_as(pid: int, is_wanted: Callable[[], bool]) -> int:
@@ -53,52 +46,39 @@ def copy_as(pid: int, is_wanted: Callable[[], bool]) -> int:
         How many pages that are; 0: the other one has ended, or nobody may look.
     """
     count = 0
-    for span in _copied_by(pid):
-        if is_wanted():
-            break
-        _advise(span, _MADV_POPULATE_WRITE)
-        count += (span.end - span.begin) // _PAGE_BYTES
+    try:
+        with Path(f"/proc/{pid}/pagemap").open("rb", buffering=0) as pages:
+            for begin, length in _copied(pages.fileno()):
+                if is_wanted():
+                    break
+                _madvise(begin, length, _MADV_POPULATE_WRITE)
+                count += length // _PAGE_BYTES
+    except OSError:
+        pass
     return count
 
 
-def _copied_by(pid: int) -> Iterator[Span]:
-    """Of what is this process's own memory too."""
-    try:
-        with Path(f"/proc/{pid}/pagemap").open("rb", buffering=0) as pages:
-            for span in _writable():
-                yield from _copied_in(pages.fileno(), span)
-    except OSError:
-        return
+def _copied(pages: int) -> Iterator[tuple[int, int]]:
+    """Begin and length in bytes, of what is this process's own memory too."""
+    for begin, end in _writable():
+        first, size = begin // _PAGE_BYTES, (end - begin) // _PAGE_BYTES * _ENTRY_BYTES
+        read = os.pread(pages, size, first * _ENTRY_BYTES)
+        entries = array.array("Q", read[: len(read) // _ENTRY_BYTES * _ENTRY_BYTES])
+        for is_copied, run in itertools.groupby(
+            enumerate(entries, first), lambda numbered: numbered[1] & _LOOKED_AT == _COPIED
+        ):
+            if is_copied:
+                numbers = [number for number, _ in run]
+                yield numbers[0] * _PAGE_BYTES, len(numbers) * _PAGE_BYTES
 
 
-def _copied_in(pages: int, span: Span) -> Iterator[Span]:
-    entries = array.array("Q")
-    read = os.pread(
-        pages,
-        (span.end - span.begin) // _PAGE_BYTES * _ENTRY_BYTES,
-        span.begin // _PAGE_BYTES * _ENTRY_BYTES,
-    )
-    entries.frombytes(read[: len(read) // _ENTRY_BYTES * _ENTRY_BYTES])
-    begin = None
-    for number, entry in enumerate((*entries, 0)):
-        if entry & _LOOKED_AT == _COPIED:
-            begin = number if begin is None else begin
-        elif begin is not None:
-            yield Span(span.begin + begin * _PAGE_BYTES, span.begin + number * _PAGE_BYTES)
-            begin = None
-
-
-def _writable() -> Sequence[Span]:
-    """This process's memory that no file and no other process has part in."""
-    spans = []
-    for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
-        addresses, permissions = line.split(maxsplit=2)[:2]
-        if permissions == "rw-p":
-            begin, _, end = addresses.partition("-")
-            spans.append(Span(int(begin, 16), int(end, 16)))
-    return spans
-
-
-def _advise(span: Span, advice: int) -> None:
-    """What the kernel answers is not looked at: it does what it can."""
-    _madvise(span.begin, span.end - span.begin, advice)
+def _writable() -> list[tuple[int, int]]:
+    """This process's memory that no file and no other process has part in: begin and end."""
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    spans = (line.split(maxsplit=2) for line in lines)
+    return [
+        (int(begin, 16), int(end, 16))
+        for addresses, permissions, _ in spans
+        if permissions == "rw-p"
+        for begin, _, end in [addresses.partition("-")]
+    ]

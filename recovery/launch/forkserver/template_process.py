@@ -28,6 +28,7 @@ sys.path += _ADDED
 
 from recovery import clock  # noqa: E402 - behind the path that it comes from
 from recovery.launch.forkserver import (  # noqa: E402 - behind the path that it comes from
+    first_imports,
     fork_messages,
     forked_child,
     page_sharing,
@@ -91,24 +92,22 @@ def _serve(link: socket.socket, files: template_checks.Files, begun: list[int]) 
             os.close(descriptor)
 
 
-def _prepare(link: socket.socket) -> tuple[Prepare, template_checks.Files, forked_child.Imported]:
+def _prepare(link: socket.socket) -> tuple[Prepare, template_checks.Files, first_imports.Imported]:
     request, _ = fork_messages.receive_request(link)
     assert isinstance(request, Prepare), "what to import is said first"
     begun_ms = clock.monotonic_ms()
-    before = template_checks.StateBeforeImports()
     # Modules stay: looking for garbage among them again and again is a third of the time.
     gc.disable()
-    reason, generators = template_checks.import_all(request)
+    imported = template_checks.import_all(request, link.fileno())
+    if isinstance(imported, str):
+        fork_messages.send(link, Unsafe(reason=imported))
+        raise SystemExit(0)
     reader = sys.modules.get("recovery.store.reader")
     if reader is not None:
         # Of a process that takes over a lost rank, while all others wait.
         reader.compile_statements()
-    reason = reason or before.difference(link.fileno(), request)
-    if reason:
-        fork_messages.send(link, Unsafe(reason=reason))
-        raise SystemExit(0)
-    imported = before.imported(generators)
-    files = template_checks.Files(request)
+    files = template_checks.Files()
+    first_imports.wait_for(request.compared)
     # What is frozen is never written by a collection, so its memory stays shared.
     gc.collect()
     gc.freeze()
@@ -120,7 +119,7 @@ def _prepare(link: socket.socket) -> tuple[Prepare, template_checks.Files, forke
 
 
 def _become(
-    template: socket.socket, imported: forked_child.Imported, launcher: int, begun: list[int]
+    template: socket.socket, imported: first_imports.Imported, launcher: int, begun: list[int]
 ) -> tuple[Fork, forked_child.Program]:
     """In a forked process: wait for the request, and become what it says. Meanwhile what will be written is copied."""
 

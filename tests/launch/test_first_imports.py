@@ -1,0 +1,195 @@
+"""A forked program and a spawned one find the same where they first import what the template has imported, whatever they changed before."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from recovery.launch.forkserver.fork_messages import Prepare
+from recovery.launch.forkserver.template import Template
+from recovery.launch.preload import prepare_for
+from recovery.launch.python_command import parse_python_command
+from recovery.launch.script_imports import parse_script
+from tests.launch.forking import forked, ready_template, spawned
+from tests.needs import needs_root
+
+PACKAGE = "import os, sys\nseen = os.environ.get('OMP_NUM_THREADS')\ntry: import local_settings\nexcept ImportError: pass\n"
+GIVEN_UP = "event=fork_given_up reason="
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Installed packages: `first` and `second` look at the environment, `third` imports both, `lazy` imports `second` when it is asked to."""
+    directory = tmp_path_factory.mktemp("packages")
+    for name in ("first", "second"):
+        (directory / f"{name}.py").write_text(PACKAGE)
+    (directory / "third").mkdir()
+    (directory / "third" / "__init__.py").write_text("import second\nfrom first import seen\n")
+    (directory / "third" / "below.py").write_text("")
+    (directory / "loads.py").write_text("import os\ndef load_dotenv(): os.environ['OMP_NUM_THREADS'] = '1'\n")
+    return directory
+
+
+def environment_of(packages: Path) -> dict[str, str]:
+    path = os.pathsep.join((str(packages), *filter(None, [os.environ.get("PYTHONPATH")])))
+    return {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+NAMES = ("first", "second", "third", "third.below", "loads", "recovery")
+
+
+@pytest.fixture(scope="module")
+def template(packages: Path) -> Iterator[Template]:
+    prepare = Prepare(
+        modules=NAMES, compared=tuple({name.partition(".")[0] for name in NAMES}), of_one=("RANK",)
+    )
+    with ready_template(prepare, environment_of(packages)) as made:
+        yield made
+
+
+def both(template: Template, packages: Path, directory: Path, *words: str) -> tuple[list[str], list[str]]:
+    """What was given up, and what the program printed; forked and spawned print the same, and end alike."""
+    environment = {**environment_of(packages), "RANK": "3"}
+    fork = forked(template, directory, *words, environment=environment)
+    spawn = spawned(directory, *words, environment=environment)
+    lines = fork[1].splitlines()
+    said = [line for line in lines if line.startswith(GIVEN_UP)]
+    assert (fork[0], [line for line in lines if line not in said]) == (spawn[0], spawn[1].splitlines())
+    return said, spawn[1].splitlines()
+
+
+SHOWS = "\nimport first, os, sys\nprint(first.seen, os.environ['RANK'], sys.argv[1:], os.getcwd())\n"
+CHANGES = {
+    "import os\nos.environ['OMP_NUM_THREADS'] = '1'": "the environment (OMP_NUM_THREADS)",
+    "from os import environ\nenviron.setdefault('A', '1')": "the environment (A)",
+    "import os\nos.putenv('A', '1')": "the environment (A)",
+    "def main():\n    import os\n    os.environ.pop('RANK')\n    os.environ['RANK'] = '4'\nmain()": "the environment (RANK)",
+    "import helper": "the environment (OMP_NUM_THREADS)",
+    "from loads import load_dotenv\nload_dotenv()": "the environment (OMP_NUM_THREADS)",
+    "import recovery, os\nos.environ['A'] = '1'": "the environment (A)",
+    "import sys\nsys.path.insert(0, 'elsewhere')": "elsewhere/local_settings.py has the name of a module",
+    "import sys\nsys.path.pop()": "sys.path",
+    "import sys\nsys.modules['local_settings'] = sys": "sys.modules (local_settings)",
+    "import importlib.abc, sys\nclass F(importlib.abc.MetaPathFinder):\n    def find_spec(self, *_): return None\nsys.meta_path.insert(0, F())": "sys.meta_path",
+    "import os, sys\nsys.setdlopenflags(sys.getdlopenflags() | os.RTLD_GLOBAL)": "sys.getdlopenflags()",
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_before_an_import_is_found_there(
+    template: Template, packages: Path, tmp_path: Path, change: str
+) -> None:
+    (tmp_path / "helper.py").write_text("import os\nos.environ['OMP_NUM_THREADS'] = '1'\n")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "local_settings.py").write_text("")
+    (tmp_path / "train.py").write_text(change + SHOWS)
+    [said], [shown] = both(template, packages, tmp_path, "train.py", "--epochs", "3")
+    assert CHANGES[change] in said
+    assert shown.endswith(f"['--epochs', '3'] {tmp_path}")
+
+
+SAME = (
+    "import first, os, json\nos.environ['A'] = '1'\nimport first, colorsys",
+    "import third, os\nos.environ['A'] = '1'\nimport first, second, third.below",
+    "import sys\nsys.path.append('elsewhere')\nsys.path.insert(0, 'empty')",
+    "import os, first, second, third, loads, recovery\nos.environ['A'] = '1'\nimport recovery.training",
+    "import os\nos.environ['A'] = '1'\ndel os.environ['A']",
+    "import third.below as below\nimport importlib\nprint(importlib.import_module('first').__spec__.name, type(below))",
+)
+
+
+@pytest.mark.parametrize("text", SAME)
+def test_what_imports_do_not_see_gives_up_nothing(
+    template: Template, packages: Path, tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "train.py").write_text(text + SHOWS)
+    assert both(template, packages, tmp_path, "train.py")[0] == []
+
+
+FORMS = (
+    "from third import below", "import third.below", "import importlib; importlib.import_module('third.below')",
+    "__import__('third')", "import pickle; pickle.loads(b'cthird\\nseen\\n.')", "exec('import third')",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_import_is_noticed(
+    template: Template, packages: Path, tmp_path: Path, form: str
+) -> None:
+    (tmp_path / "train.py").write_text(f"import os\nos.environ['OMP_NUM_THREADS'] = '1'\n{form}\n" + SHOWS)
+    assert len(both(template, packages, tmp_path, "train.py")[0]) == 1
+
+
+def test_a_module_of_its_name_beside_the_script(template: Template, packages: Path, tmp_path: Path) -> None:
+    (tmp_path / "colorsys.py").write_text("mine = True")
+    (tmp_path / "local_settings.py").write_text("")
+    (tmp_path / "train.py").write_text("import sys\nprint('local_settings' in sys.modules)\n" + SHOWS)
+    [said], _ = both(template, packages, tmp_path, "train.py")
+    assert f"{tmp_path / 'local_settings.py'} has the name of a module" in said
+
+
+def test_it_keeps_its_id_its_parent_and_its_log(template: Template, packages: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os, sys\nprint('begun', os.getpid(), os.getppid(), flush=True)\nos.environ['A'] = '1'\nimport first\n"
+        "print(sys.flags.no_user_site, len(os.listdir('/proc/self/fd')), os.getpid() == os.getsid(0))"
+    )
+    _, output = forked(template, tmp_path, "train.py", environment=environment_of(packages))
+    begun, said, again, last = output.splitlines()
+    assert begun == again
+    assert begun.split()[2] == str(os.getpid())
+    assert said.startswith(GIVEN_UP)
+    assert last == "0 4 True"
+
+
+def test_when_threads_run_it_is_too_late_and_one_line_says_so(
+    template: Template, packages: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os, threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+        "os.environ['A'] = '1'\nprint('once', flush=True)\nimport first, second\n"
+    )
+    status, output = forked(template, tmp_path, "train.py", environment=environment_of(packages))
+    once, said = output.splitlines()
+    assert (status, once) == (0, "once")
+    assert said.startswith("event=import_differs reason=")
+
+
+def test_what_it_forks_itself_goes_on(template: Template, packages: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os\nif os.fork() == 0:\n    os.environ['A'] = '1'\n    import first\n    os._exit(7)\n"
+        "print(os.waitstatus_to_exitcode(os.wait()[1]))\n"
+    )
+    assert both(template, packages, tmp_path, "train.py") == ([], ["7"])
+
+
+UNREADABLE = ("first", "local_settings", "recovery", "private")
+
+
+def test_what_cannot_be_looked_at_ends_no_start(tmp_path: Path) -> None:
+    """Directories of another user beside the script, named like packages; asked as a user who is not root."""
+    needs_root()
+    for name in UNREADABLE:
+        (tmp_path / name).mkdir(mode=0o700)
+        (tmp_path / name / "__init__.py").write_text("")
+    (tmp_path / "train.py").write_text("import first\nprint('runs')\n")
+    for directory in (tmp_path, *list(tmp_path.parents)[:3]):
+        directory.chmod(0o755)
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            os.setuid(65534)
+            command = parse_python_command([sys.executable, "train.py"])
+            assert command is not None
+            prepare = prepare_for(command, ["train.py"], tmp_path)
+            assert {"first"} <= {*prepare.modules}
+            # A dead mount answers with another error, by the same call.
+            assert parse_script(["train.py", "x" * 300 + ".py", "a\0.py"], tmp_path).packages == {"first"}
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
