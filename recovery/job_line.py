@@ -88,8 +88,11 @@ def training_of(view: Mapping[str, Any]) -> Training:
 
 
 def is_waiting(view: Mapping[str, Any]) -> bool:
-    """Does the job wait for ranks, or for their first step?"""
-    return not view.get("trains", view["state"] == JobState.RUNNING.value) and not _is_over(view)
+    """Does the job wait for ranks, or for their first step? Of a script that tells none nobody knows when it comes."""
+    is_running = view["state"] == JobState.RUNNING.value
+    if is_running and not view.get("tells_steps", True):
+        return False
+    return not view.get("trains", is_running) and not _is_over(view)
 
 
 def waits_for(view: Mapping[str, Any], starts: Mapping[str, Start] | None = None) -> list[str]:
@@ -148,6 +151,9 @@ def parts_of(
             generation,
             *reason,
         ]
+    if not view.get("tells_steps", True):
+        what = view["state"] if _is_over(view) else "training, by a script that tells no steps"
+        return [Part(what, 9), world, generation]
     if _is_over(view):
         return [Part(view["state"], 9), *training_parts(training, 0.0), world, generation]
     return [*training_parts(training, pace.note(training.step, now_ms)), world, generation]

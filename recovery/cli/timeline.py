@@ -71,7 +71,7 @@ def timeline(
     wall_s = (found.end_ms - found.begin_ms - found.paused_ms) / 1000
     paused = f", and {found.paused_ms / 1000:.1f} s stopped on purpose" if found.paused_ms else ""
     unknown = f", {found.unknown_ms / 1000:.1f} s of it unknown" if found.unknown_ms else ""
-    print_line(f"{title}; goodput {found.goodput:.1%} of {wall_s:.1f} s{unknown}{paused}")
+    print_line(f"{title}; goodput {found.goodput_text} of {wall_s:.1f} s{unknown}{paused}")
     if len(found.recoveries) > _SHOWN:
         print_line(f"the {_SHOWN} newest of {len(found.recoveries)} recoveries; --json and --html show all")
     show_rows(_RECOVERIES, _RECOVERIES.rows(found.recoveries[-_SHOWN:]), Format.TABLE)

@@ -123,7 +123,7 @@ def msrun(
         return 0
     shown: list[Coroutine[Any, Any, None]] = [follow(_tails(given, placed, log_dir))]
     if given.progress and status_line.is_wanted() and not simulates:
-        shown.append(status_line.show(*scheduler, access, agent.starts))
+        shown.append(status_line.show(*scheduler, access, agent.starts, tells_steps=not program.supervised))
     return _in_foreground(_run(agent, shown, environment), tuple if simulates else last_words)
 
 

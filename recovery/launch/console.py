@@ -224,6 +224,21 @@ def lines_of(text: str) -> list[str]:
     return [_STEERING.sub("", line.rstrip("\r").rpartition("\r")[2]) for line in whole]
 
 
+_bar = ""
+
+
+def note_unfinished(text: str) -> None:
+    """What rank 0 has written behind its last whole line: a progress bar writes one state over the other."""
+    global _bar  # noqa: PLW0603 - as above
+    states = [state for state in text.split("\r") if state.strip()] if "\r" in text else []
+    _bar = _STEERING.sub("", states[-1]) if states else ""
+
+
+def bar_of_rank_0() -> str:
+    """The newest state of a progress bar that rank 0 draws; empty: it draws none now."""
+    return _bar
+
+
 atexit.register(output.finish)
 
 

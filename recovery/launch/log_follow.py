@@ -49,6 +49,7 @@ class Tail:
                 console.say(f"{self._path} was truncated; it is shown from its beginning", style="yellow")
                 self._offset = 0
             log.seek(self._offset)
+            piece = b""
             while piece := log.read(_PIECE):
                 whole = piece[: piece.rfind(b"\n") + 1] or (
                     piece if to_the_end or len(piece) == _PIECE else b""
@@ -59,6 +60,8 @@ class Tail:
                     console.show_line(self._label, line, number=self._number)
                 self._offset += len(whole)
                 log.seek(self._offset)
+            if self._label == "0":
+                console.note_unfinished(piece.decode(errors="replace"))
 
 
 async def follow(tails: list[Tail]) -> None:

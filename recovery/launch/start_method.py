@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 
@@ -19,6 +20,8 @@ from recovery.launch.forkserver.template import READY_S, Template
 from recovery.launch.orphan_reaper import OrphanReaper
 
 _SILENT_S = 10.0
+_NAMED_MAX = 3
+"""Packages in a line."""
 """Imports that take longer are said: nothing else happens meanwhile."""
 _TEMPLATES_MAX = 5
 """A template that ends again and again is not made for ever."""
@@ -37,6 +40,14 @@ class TemplatePlan(msgspec.Struct, frozen=True, kw_only=True):
     """Reads the script, for each template again."""
     proxies_only: Callable[[], Prepare] | None = None
     """Where that is for worker proxies and their programs: for the proxies alone."""
+
+
+def named_few(modules: Sequence[str]) -> str:
+    """The packages of these modules, and of many the first."""
+    packages = list(dict.fromkeys(name.partition(".")[0] for name in modules))
+    packages = [name for name in packages if name not in sys.stdlib_module_names] or packages
+    more = len(packages) - _NAMED_MAX
+    return ", ".join(packages[:_NAMED_MAX]) + (f" and {more} more packages" if more > 0 else "")
 
 
 class ProcessStarter:
@@ -209,7 +220,7 @@ class ProcessStarter:
             said = f"; it has printed last: {last}" if last else ""
             console.say(
                 f"the template (pid {template.pid}) still imports after {_SILENT_S:g} s "
-                f"({', '.join(prepare.modules)}); workers begin when it is done, {READY_S:g} s at most{said}",
+                f"({named_few(prepare.modules)}); workers begin when it is done, {READY_S:g} s at most{said}",
                 style="yellow",
             )
         return await waiting

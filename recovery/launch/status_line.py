@@ -83,9 +83,22 @@ def text_of(view: Mapping[str, Any], parts: list[job_line.Part], *, width: int, 
 
 
 async def show(
-    host: str, port: int, access: Access, starts: Callable[[], Mapping[str, job_line.Start]]
+    host: str,
+    port: int,
+    access: Access,
+    starts: Callable[[], Mapping[str, job_line.Start]],
+    *,
+    tells_steps: bool = True,
 ) -> None:
-    """Keep the line up to date until cancelled. `starts` gives the processes of this host, as of `job_line.waits_for`."""
+    """Keep the line up to date until cancelled. Where rank 0 draws a bar of its own, that is shown in its place while the job trains.
+
+    Args:
+        host: of the scheduler.
+        port: likewise.
+        access: likewise.
+        starts: gives the processes of this host, as of `job_line.waits_for`.
+        tells_steps: False: the script knows nothing of recovery, and tells nobody how far it is.
+    """
     pace, silent_since_ms = job_line.Pace(), 0
     with shown() as line:
         while True:
@@ -99,10 +112,12 @@ async def show(
                 line.draw(Text(job_line.fit(said, width), style="yellow"))
                 await asyncio.sleep(_POLL_WAITING_S)
                 continue
-            silent_since_ms = 0
+            silent_since_ms, view = 0, {**view, "tells_steps": tells_steps}
             parts = job_line.parts_of(view, pace, clock.monotonic_ms(), starts())
             ascii_only = not console.console.encoding.startswith("utf")
-            line.draw(text_of(view, parts, width=width, ascii_only=ascii_only))
+            bar = "" if job_line.is_waiting(view) else console.bar_of_rank_0()
+            own = text_of(view, parts, width=width, ascii_only=ascii_only)
+            line.draw(Text(job_line.fit([job_line.Part(bar, 0)], width)) if bar else own)
             until_ms = now_ms + (_POLL_WAITING_MS if job_line.is_waiting(view) else _POLL_MS)
             await _pause(until_ms, starts)
 

@@ -30,7 +30,7 @@ def _course(stored: Stored, timeline: Timeline) -> str:
     end = stored.training_end
     if end is not None and end.step == reached:
         training += f", where its script stopped it ({end.reason}),"
-    goodput = f"; goodput {timeline.goodput:.1%}" if reached else ""
+    goodput = f"; goodput {timeline.goodput_text}" if reached else ""
     if resumed:
         recoveries += f", stopped and started again {'once' if resumed == 1 else f'{resumed} times'}"
     if reached and (count or (resumed and timeline.lost_steps_text != "0")):

@@ -60,6 +60,8 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     unknown_ms: int
     """In which nobody recorded what at least one node did. None of it counts as useful."""
     by_generation: tuple[GenerationSummary, ...]
+    tells_steps: bool = True
+    """A rank has told of a step. False: its script knows nothing of recovery, or has made none, and nobody knows how much of the time was useful."""
     begins_later: bool = False
     """Its oldest events were deleted (`history_thinned`): it begins with the first generation of which all are there."""
 
@@ -67,6 +69,11 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     def goodput(self) -> float:
         """Useful time by all time in which the job was meant to run, 0 to 1."""
         return self.useful_ms / max(1, self.end_ms - self.begin_ms - self.paused_ms)
+
+    @property
+    def goodput_text(self) -> str:
+        """The same for people."""
+        return f"{self.goodput:.1%}" if self.tells_steps else "unknown (no rank has told of a step)"
 
     @property
     def resumptions(self) -> int:
@@ -86,7 +93,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
 
     def for_json(self) -> dict[str, Any]:
         """All of it by its keys in JSON, with the goodput."""
-        return {**msgspec.to_builtins(self), "goodput": self.goodput}
+        return {**msgspec.to_builtins(self), "goodput": self.goodput if self.tells_steps else None}
 
 
 def make_timeline(
@@ -155,6 +162,7 @@ def make_timeline(
         paused_ms=length_ms(times.pauses),
         unknown_ms=_unknown_ms(spans),
         by_generation=summaries,
+        tells_steps=any(times.generations[number].first_steps for number in times.generations),
         begins_later=begins_later,
     )
 

@@ -42,7 +42,7 @@ def write(timeline: Timeline, path: Path, *, title: str) -> None:
     large, small = ImageFont.load_default(20), ImageFont.load_default(14)
     draw.text((12, 10), title, fill=_INK, font=large)
     unknown = f", {timeline.unknown_ms / 1000:.0f} s unknown" if timeline.unknown_ms else ""
-    facts = f"goodput {timeline.goodput:.1%}, {timeline.failures} recoveries{unknown}"
+    facts = f"goodput {timeline.goodput_text}, {timeline.failures} recoveries{unknown}"
     draw.text((12, 36), facts, fill=_QUIET, font=small)
     _legend(draw, small)
     x = Scale.of(timeline, left=_LEFT, right=_WIDTH - 20)

@@ -88,7 +88,7 @@ def page(timeline: Timeline, *, job: str, state: str) -> str:
     """The whole page."""
     wall_s = (timeline.end_ms - timeline.begin_ms) / 1000
     facts = [
-        (f"{timeline.goodput:.1%}", "of the time was useful (goodput)"),
+        (timeline.goodput_text, "of the time was useful (goodput)"),
         (f"{wall_s:,.1f} s", "from the first event to the last record"),
         (f"{timeline.unknown_ms / 1000:,.1f} s", "unknown: not counted as useful"),
         *(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from recovery.launch import console
 from recovery.launch.log_follow import Tail
 
 MANY = """
@@ -110,3 +111,17 @@ def test_what_a_closed_terminal_did_not_take_is_not_kept() -> None:
         assert process.stdin is not None
         process.stdin.close()
         assert process.stderr.readline() == "0\n"
+
+
+def test_a_bar_that_rank_0_draws_is_there_to_be_shown_until_its_line_ends(tmp_path: Path) -> None:
+    log, other = tmp_path / "worker_0.log", tmp_path / "worker_1.log"
+    tails = [Tail(log, "0", number=0), Tail(other, "1", number=1)]
+    shown = []
+    other.write_text("rank 1:  70%")
+    for written in ("epoch 1\n", "\r 10%|#   |", "\r 20%|##  |\x1b[A\r", "\n", "Name: "):
+        with log.open("a") as writing:
+            writing.write(written)
+        for tail in tails:
+            tail.show()
+        shown.append(console.bar_of_rank_0())
+    assert shown == ["", " 10%|#   |", " 20%|##  |", "", ""], "a half line is no bar"

@@ -20,7 +20,7 @@ from recovery.launch import start_method
 from recovery.launch.children import Child, SpawnedChild
 from recovery.launch.flag_values import StartMethod
 from recovery.launch.forkserver.fork_messages import Prepare
-from recovery.launch.start_method import ProcessStarter, TemplatePlan
+from recovery.launch.start_method import ProcessStarter, TemplatePlan, named_few
 from tests.launch.forking import orphans_left_alone
 
 QUIET = 0.05
@@ -350,3 +350,19 @@ def test_imports_that_take_long_are_said_while_they_take(
         await child.wait()
 
     used(StartMethod.AUTO, plan("slow_to_import"), use)
+
+
+def test_of_many_modules_the_first_packages_are_named() -> None:
+    of_a_script = (
+        "os",
+        "sys",
+        "torch",
+        "torch.nn",
+        "torch.utils.data",
+        "numpy",
+        "aiohttp",
+        "recovery.torch",
+        "yaml",
+    )
+    assert named_few(of_a_script) == "torch, numpy, aiohttp and 2 more packages"
+    assert named_few(("os", "json")) == "os, json"

@@ -186,3 +186,14 @@ def test_a_loss_that_is_no_number_is_shown() -> None:
 def test_durations_are_short() -> None:
     shown = [duration(seconds) for seconds in (0.44, 9.94, 12.4, 188, 3_765)]
     assert shown == ["0.4 s", "9.9 s", "12 s", "3:08", "1:02:45"]
+
+
+def test_a_script_that_tells_no_steps_trains_as_soon_as_it_runs() -> None:
+    """It would wait for its first step to its end; nothing is known of a step, so none is shown as 0."""
+    view = status(node(0, 0), node(1, 0), began_at_step=0, trains=False, waits_ms=90_000, generation=1)
+    assert line(view, Pace()).startswith("starting 1:30  waiting for ranks 0, 1 (first step)")
+    view["tells_steps"] = False
+    assert line(view, Pace()) == "training, by a script that tells no steps  2/2 ranks  generation 1"
+    assert line({**view, "state": "finished"}, Pace()) == "finished  2/2 ranks  generation 1"
+    lost = {**view, "state": "interrupted", "nodes": [node(0, 0, state="lost"), node(1, 0)]}
+    assert line(lost, Pace()).startswith("recovering 1:30  waiting for rank 0")

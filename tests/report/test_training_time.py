@@ -18,6 +18,7 @@ from recovery.core.records import (
 from recovery.report.intervals import difference, intersection, union
 from recovery.report.node_spans import Doing
 from recovery.report.timeline import Timeline, make_timeline
+from recovery.report.timeline_page import page
 from recovery.store.reader import StoredEvent, Written
 
 DUE_MS = 6_000
@@ -326,6 +327,15 @@ def test_times_are_cut_and_joined() -> None:
     assert difference(some, ()) == some
     assert difference(some, some) == intersection(some, ()) == ()
     assert union([(5, 9), (0, 2), (2, 4), (6, 7)]) == ((0, 4), (5, 9))
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_goodput_of_a_job_that_told_of_no_step_is_unknown_and_not_zero(*, tells: bool) -> None:
+    events = [*begun("a", first_steps=tells), event(EventKind.JOB_FINISHED, 20)]
+    timeline = make_timeline(events, [PLAN], run=1)
+    assert timeline.for_json()["goodput"] == (pytest.approx(17 / 19) if tells else None)
+    assert timeline.goodput_text == ("89.5%" if tells else "unknown (no rank has told of a step)")
+    assert timeline.goodput_text in page(timeline, job="j", state="finished")
 
 
 def test_the_time_between_a_finished_run_and_its_going_on_is_a_pause() -> None:
