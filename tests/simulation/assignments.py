@@ -47,14 +47,13 @@ def _files_of_common_steps(world: World) -> list[list[str]]:
     count = Counter(one.step for one in published)
     steps = sorted((step for step, held in count.items() if held == world.rules.worker_count), reverse=True)
     ordered = sorted(published, key=lambda one: one.rank)
-    return [
-        [one.path for one in ordered if one.step == step and _is_there(world, one.path)] for step in steps
-    ]
+    return [[one.path for one in ordered if one.step == step and _is_found(world, one)] for step in steps]
 
 
-def _is_there(world: World, path: str) -> bool:
-    file = world.disk.file_at(path)
-    return file is not None and not file.gone
+def _is_found(world: World, row: CheckpointRecord) -> bool:
+    """Does who looks for the files of its rank find it? Not one that is cut short, nor another rank's that was copied over it."""
+    file = world.disk.file_at(row.path)
+    return file is not None and not file.gone and not file.fault and file.rank == row.rank
 
 
 def _processes(world: World) -> list[str]:

@@ -55,6 +55,7 @@ class LiveMemory:
             epoch=plan.epoch,
             step_in_epoch=plan.step_in_epoch,
             structure=f"{STRUCTURE} of part {self._part(plan)}",
+            replicas=self._replicas(plan),
         )
 
     def left(self, plan: m.Rollback) -> tuple[m.LiveState | None, str]:

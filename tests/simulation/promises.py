@@ -68,6 +68,7 @@ class Promises:
         self.world = world
         self.checked: Counter[str] = Counter()
         self._admitted: dict[str, int] = {}
+        """By id: the newest incarnation that this store has acknowledged."""
         self._planned = (0, 0)
         self._scheduler_sent = 0
         self._heard: dict[tuple[str, int], int] = {}
@@ -536,10 +537,13 @@ class Promises:
             assert bad is not None, f"I19: {name} says of a file that never was that it is bad: {message}"
             self._bad.add(bad.held.digest)
 
-    def answered(self, message: m.FromScheduler) -> None:
+    def answered(self, scheduler: SchedulerProcess, answer: Answer) -> None:
         """I5: what leaves now is durable by now."""
         self.checked["I5"] += 1
-        store = self.world.store
+        store, message, wire = self.world.store, answer.message, scheduler.wires.get(answer.connection)
+        if isinstance(message, (m.Admitted, m.Rollback)) and wire is not None:
+            name = wire.near.name
+            self._admitted[name] = max(self._admitted.get(name, 0), message.incarnation)
         if isinstance(message, m.JobEnded):
             assert message.outcome.value in self.world.outcomes, f"I5: {message} before it is written"
         elif isinstance(message, m.Rollback):
@@ -618,7 +622,6 @@ class Promises:
             self._left_behind.add(process)
             return
         self.checked["I8"] += 1
-        self._admitted[process.name] = max(self._admitted.get(process.name, 0), admitted.incarnation)
         newest = max(self._newest_incarnation.get(process.name, 0), admitted.incarnation)
         self._newest_incarnation[process.name] = newest
         received = self._received.setdefault((plan.run, plan.generation), {})

@@ -154,7 +154,7 @@ class SchedulerProcess:
         self.world.store.sync()
         for step in self._writes.popleft().then:
             if isinstance(step, Answer):
-                self.world.promises.answered(step.message)
+                self.world.promises.answered(self, step)
                 self.world.drains.answered(self, step)
                 self._send(step.connection, step.message)
             else:

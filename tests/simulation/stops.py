@@ -218,8 +218,8 @@ class DrainPromises:
         self._named: set[tuple[str, int]] = set()
         """Whom a person has named: id and scheduler process."""
         self._must_end: list[Identity] = []
-        self._applied: dict[tuple[int, int], int] = {}
-        """By generation: the newest step that a rank has applied."""
+        self._applied: dict[tuple[str, int, int], int] = {}
+        """By job, run and generation: the newest step that a rank has applied. A lost store's numbers are given again to the next job."""
 
     def reached(self, stage: str, process: Process) -> None:
         """A process is at a stage of a drain."""
@@ -228,8 +228,13 @@ class DrainPromises:
 
     def stepped(self, plan: m.Rollback, step: int) -> None:
         """A rank has applied a step."""
-        key = plan.run, plan.generation
+        key = plan.job, plan.run, plan.generation
         self._applied[key] = max(self._applied.get(key, 0), step)
+
+    def _applied_in(self, scheduler: SchedulerProcess, drain: Drain) -> int:
+        """The newest step that a rank has applied in the generation of a drain."""
+        job = scheduler.machine.state.job
+        return self._applied.get((job.job, job.run, drain.generation), 0)
 
     # --- everybody goes on, or ends -------------------------------------------------------------------------------------
 
@@ -293,10 +298,10 @@ class DrainPromises:
         writes = [effect for effect in effects if isinstance(effect, Persist)]
         for write in writes:
             if any(isinstance(step, Answer) and isinstance(step.message, HandedOver) for step in write.then):
-                assert drain is not None, "one that was begun"
-                # By the row: the next process of its id, which waited, may be in since this very stimulus.
+                # By the row: the next process of its id, which waited, may be in since this very stimulus. Who asks again has none.
                 for row in write.records:
                     if isinstance(row, EventRecord) and row.kind is EventKind.NODE_LEFT:
+                        assert drain is not None, "one that was begun"
                         self._sent_away(scheduler, drain, str(row.node_id))
         kinds = {one.kind for write in writes for one in write.records if isinstance(one, EventRecord)}
         self.clock.seen["a drain was begun"] += EventKind.DRAIN_BEGUN in kinds
@@ -307,10 +312,9 @@ class DrainPromises:
     def _sent_away(self, scheduler: SchedulerProcess, drain: Drain, name: str) -> None:
         """Only who was asked, and when nobody goes on."""
         self.checked += 1
-        run = scheduler.machine.state.job.run
         was_asked = any(one.node_id == name for one in self._must_end)
         assert was_asked or (name, scheduler.number) in self._named, f"I26: nobody asked {name} to depart"
-        applied = self._applied.get((run, drain.generation), 0)
+        applied = self._applied_in(scheduler, drain)
         assert applied == drain.step, f"I26: {name} is sent away at step {drain.step}, {applied} is applied"
         process = self.world.slots[slot_name(name)].process
         if process is not None:
@@ -347,12 +351,12 @@ class DrainPromises:
             self.clock.seen["several ranks were handed over at once"] += len(drain.departing) > 1
             step = state.generations[-1].step
             assert step == drain.step, f"I26: handed over at {drain.step}, the plan goes to {step}"
-            applied = self._applied.get((state.job.run, drain.generation), 0)
+            applied = self._applied_in(scheduler, drain)
             assert applied == step, f"I26: handed over at step {step}, and step {applied} was applied"
             return
         if drain.saved:
             self.clock.seen["a job was saved for its end"] += 1
-            applied = self._applied.get((state.job.run, drain.generation), 0)
+            applied = self._applied_in(scheduler, drain)
             assert applied == drain.step, f"I26: saved at step {drain.step}, and step {applied} was applied"
             return
         self.clock.seen["a job was not saved for its end"] += drain.ends_job

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -58,9 +60,10 @@ def test_where_every_host_reads_every_file_there_is_always_a_way() -> None:
     assert not nobody_could(ended(("w0", "w0.2"), here=("w0", "w1"), shared=True))
 
 
-def test_a_step_of_which_a_file_is_gone_is_no_way_and_an_older_whole_one_is() -> None:
+@pytest.mark.parametrize("lost", [{"gone": True}, {"fault": "cut short"}, {"rank": 1}])
+def test_a_step_of_which_a_file_is_lost_is_no_way_and_an_older_whole_one_is(lost: dict[str, Any]) -> None:
     world = ended(("w0", "w1"), here=("w0", "w1"))
-    world.disk["w0"][10] = msgspec.structs.replace(world.disk["w0"][10], gone=True)
+    world.disk["w0"][10] = msgspec.structs.replace(world.disk["w0"][10], **lost)
     assert nobody_could(world)
     for rank, name in enumerate(("w0", "w1")):
         held = checkpoint(5, path=f"{name}/5")

@@ -10,7 +10,8 @@ import pytest
 
 from tests.simulation.faults import DRAWN, IN_AN_OFFER, KINDS, Fault
 from tests.simulation.run import run, shrink
-from tests.simulation.shape import Spares
+from tests.simulation.shape import Spares, shape_of
+from tests.simulation.world import World
 from tests.untraced import run_module
 
 FEW, SEEDS = range(12), 500
@@ -54,6 +55,9 @@ _LATER = ("spoil", "remove", "copy", "wrong word", "lost id", "host", "in an off
 
 FOUND_AMONG = tuple(kind for kind in DRAWN if kind not in _LATER)
 """The kinds of faults that there were then: with others, these seeds would draw other faults."""
+
+FOUND_SINCE = (431298, 431575, 432478, 433895, 434413)
+"""Seeds that failed with all kinds of faults."""
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +108,28 @@ def test_what_was_found_once_stays_fixed(seed: int) -> None:
     outcome = run(seed, kinds=FOUND_AMONG, spares=Spares())
 
     assert not outcome.failure, "\n".join((*outcome.log, outcome.failure))
+
+
+@pytest.mark.parametrize("seed", FOUND_SINCE)
+def test_what_was_found_since_stays_fixed(seed: int) -> None:
+    outcome = run(seed)
+
+    assert not outcome.failure, "\n".join((*outcome.log, outcome.failure))
+
+
+def test_a_second_process_of_one_that_runs_beside_its_slot_loses_nobody() -> None:
+    """Who is started under an id that was given up runs beside the process of the slot, and so does one more of that id."""
+    world = World(0, shape_of(0, ("impostor", "lost id"), workers=2, spares=Spares()))
+    world.clock.run(5_000, lambda: False)
+    slot = world.slots["w0"]
+    first = slot.process
+    world.earlier(slot, "w0")
+    beside = world.seconds[-1]
+    world.second(beside)
+    assert first is not None
+    assert slot.process is first
+    of_slot = [process for process in world.living if process.slot is slot]
+    assert len(of_slot) == len(set(of_slot)) == 3
 
 
 def test_one_seed_leaves_the_same_trace_in_every_process() -> None:

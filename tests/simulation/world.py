@@ -134,8 +134,12 @@ class World:
     def second(self, process: Process) -> None:
         """One more process of the same id."""
         self.clock.say(f"{process.name} launched a second time")
-        self.seconds.append(process)
         slot = process.slot
+        if slot.process is not process:
+            # It is beside the one of its slot itself.
+            self.earlier(slot, process.name)
+            return
+        self.seconds.append(process)
         slot.process = Process(self, slot, self._identity(slot, process.name))
 
     def earlier(self, slot: Slot, name: str) -> None:
