@@ -243,6 +243,8 @@ class Admitted(msgspec.Struct, frozen=True, kw_only=True, tag="admitted"):
     """It holds no rank, and is offered one when a rank is lost."""
     durable_step: Count | None = None
     """The newest step that lies on all ranks' disks, where a newer one is only in memory (0: none); None: it is the committed step."""
+    began: tuple[GenerationStart, ...] = ()
+    """The newest plans of this run: what is brought from object storage must lead to where training is now."""
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
@@ -351,6 +353,8 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, tag="offer"):
     """The newest step that all ranks hold; 0: none."""
     held: tuple[HeldCheckpoint, ...] = ()
     """What is known of the rank's files, newest first: as many as fit into a message."""
+    began: tuple[GenerationStart, ...] = ()
+    """As `Admitted.began`."""
 
 
 class JobEnded(msgspec.Struct, frozen=True, kw_only=True, tag="job_ended"):

@@ -154,8 +154,10 @@ def steps(store: ObjectStore, job: str, run: int) -> tuple[At, ...]:
     return tuple(sorted((At(int(match[1]), int(match[2])) for match in found if match), reverse=True))
 
 
-def retain(store: ObjectStore, job: str, run: int) -> tuple[At, ...]:
-    """Remove what is older than the newest committed steps of a run, committed or not. May be called by several ranks at a time.
+def retain(
+    store: ObjectStore, job: str, run: int, counts: Callable[[At], bool] = lambda at: True
+) -> tuple[At, ...]:
+    """Remove what is older than the newest committed steps of a run that count, committed or not. May be called by several ranks at a time.
 
     A commit object goes first, so that nobody believes a step of which a part is gone.
 
@@ -166,16 +168,18 @@ def retain(store: ObjectStore, job: str, run: int) -> tuple[At, ...]:
         CheckpointError: some may still be there; the next call goes on.
     """
     committed = steps(store, job, run)
-    if len(committed) < OBJECT_STEPS:
+    kept = [at for at in committed if counts(at)][:OBJECT_STEPS]
+    if len(kept) < OBJECT_STEPS:
         return ()
-    base, oldest = base_of(job, run), committed[OBJECT_STEPS - 1]
-    for at in committed[OBJECT_STEPS:]:
+    base, oldest = base_of(job, run), kept[-1]
+    removed = tuple(at for at in committed if at < oldest)
+    for at in removed:
         store.remove(commit_key(base, at))
     for name in store.names(f"{base}/steps"):
         # A step that never was committed, or whose upload was cut off, goes as well.
         if name < oldest.name:
             store.remove_all(f"{base}/steps/{name}")
-    return committed[OBJECT_STEPS:]
+    return removed
 
 
 def download(

@@ -41,6 +41,7 @@ class Uploads:
         *,
         pin: Callable[[tuple[int, ...]], None] = lambda steps: None,
         failed: Callable[[int, str], None] = lambda step, reason: None,
+        leads_here: Callable[[int, commits.At], bool] = lambda run, at: True,
         again_s: float = _AGAIN_S,
     ) -> None:
         """Prepare; nothing runs yet.
@@ -50,9 +51,10 @@ class Uploads:
             pin: takes the steps that stay on this rank's disk: the newest that the storage is known to have committed, and the one whose
                 turn it is. A rank that has lost its disk comes back with the former, and the others must hold it then.
             failed: takes the step of an upload that failed, and why: once a step, however often it is tried. From any thread.
+            leads_here: does a step of a run in the storage lead to where training is now? What was rolled back is of no use to anybody.
             again_s: how soon it looks again where another rank is behind, or the storage has failed.
         """
-        self._pin, self._failed = pin, failed
+        self._pin, self._failed, self._leads_here = pin, failed, leads_here
         self._make_store, self._again_s = store, again_s
         self._store: ObjectStore | None = None
         self._changed = threading.Condition()
@@ -213,8 +215,9 @@ class Uploads:
         while True:
             at = turns.current(manifest.step)
             # Asked behind the turn: what is committed meanwhile is of this turn.
-            there = commits.steps(store, manifest.job, manifest.run)
-            self._pin(tuple(turn.step for turn in (*there[:1], at) if turn is not None))
+            listed = commits.steps(store, manifest.job, manifest.run)
+            there = next((step for step in listed if self._leads_here(manifest.run, step)), None)
+            self._pin(tuple(turn.step for turn in (there, at) if turn is not None))
             if at is None:
                 return True
             self._tell_skipped(at.step)
@@ -268,7 +271,9 @@ class Uploads:
 
     def _tidy(self, store: ObjectStore, turns: UploadOrder, manifest: Manifest) -> None:
         try:
-            removed = commits.retain(store, manifest.job, manifest.run)
+            removed = commits.retain(
+                store, manifest.job, manifest.run, partial(self._leads_here, manifest.run)
+            )
             turns.forget()
         except CheckpointError as error:
             _logger.warning("event=uploads_not_retained %s", error.fact)

@@ -303,7 +303,9 @@ class Executor:
             return found
         run = find.run if find.offer is None else find.offer.run
         try:
-            brought = await asyncio.to_thread(self._object_storage.bring, find.job, run, rank, found.held)
+            brought = await asyncio.to_thread(
+                self._object_storage.bring, find.job, run, rank, found.held, find.began
+            )
         except Exception as error:  # noqa: BLE001 - a line says what it was
             _say("event=store_not_asked %s", error)
             return found

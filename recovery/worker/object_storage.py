@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 from recovery import clock
 from recovery.core.held import HeldCheckpoint
-from recovery.core.ids import Rank, RunId
-from recovery.core.records import CheckpointRecord, Record
+from recovery.core.ids import Generation, Rank, RunId
+from recovery.core.messages import GenerationStart
+from recovery.core.policy.rollback import is_in_lineage, start_of
+from recovery.core.records import CheckpointRecord, GenerationRecord, Record
 from recovery.core.tiers import tier_of
 from recovery.errors import CheckpointDigestError, CheckpointError, CheckpointManifestError
 from recovery.objects import commits
@@ -53,8 +55,10 @@ class ObjectStorage:
         """
         self._pin = pin
         self.url, self._copies, self._still_owns_rank = url, copies, still_owns_rank
-        self._uploads = Uploads(lambda: opened(url), pin=pin, failed=failed)
+        self._uploads = Uploads(lambda: opened(url), pin=pin, failed=failed, leads_here=self._leads_here)
         self._asked: set[tuple[str, RunId, Rank]] = set()
+        self._began: dict[tuple[RunId, Generation], GenerationStart] = {}
+        """Where generations began, as the scheduler and their plans have said."""
 
     @property
     def is_on(self) -> bool:
@@ -62,10 +66,12 @@ class ObjectStorage:
         return bool(self.url) and self._copies is not None
 
     def note_saved(self, records: Iterable[Record]) -> None:
-        """This rank has saved checkpoints."""
+        """This rank has saved checkpoints, or was given a plan."""
         for record in records:
             if isinstance(record, CheckpointRecord):
                 self._know(record.step, record.path)
+            elif isinstance(record, GenerationRecord):
+                self._began[record.run, record.generation] = start_of(record)
 
     def committed(self, step: int) -> None:
         """All ranks hold this step on their disks."""
@@ -107,12 +113,29 @@ class ObjectStorage:
             step, path = unsent
             raise CheckpointError("UPLOAD_NOT_FINISHED", step=step, url=self.url, reason=reason, path=path)
 
+    def _leads_here(self, run: int, at: commits.At) -> bool:
+        """Does a step of the storage lead to where training is now, as far as this process knows?"""
+        began = [start for (of_run, _), start in [*self._began.items()] if of_run == run]
+        return is_in_lineage(at.generation, at.step, began)
+
     def bring(
-        self, job: str, run: RunId, rank: Rank, held: Iterable[HeldCheckpoint]
+        self,
+        job: str,
+        run: RunId,
+        rank: Rank,
+        held: Iterable[HeldCheckpoint],
+        began: Iterable[GenerationStart] = (),
     ) -> tuple[HeldCheckpoint, ...]:
-        """Bring this rank's part of the newest step that the storage has committed, unless it is held. Blocks.
+        """Bring this rank's part of the newest step that the storage has committed and no plan has rolled back, unless it is held. Blocks.
 
         Asked once in a process: a process that was not restarted has its disk.
+
+        Args:
+            job: whose.
+            run: of which run of it.
+            rank: of which rank.
+            held: what its disk has.
+            began: where the newest generations of the run began, as the scheduler knows; none: nobody knows, and all steps count.
 
         Returns:
             What was brought, to be offered like any other; empty: nothing, and the log says why.
@@ -123,9 +146,19 @@ class ObjectStorage:
         if not self.is_on or (job, run, rank) in self._asked:
             return ()
         self._asked.add((job, run, rank))
-        store, there = self._ask(job, run)
+        self._began.update({(run, start.generation): start for start in began})
+        store, listed = self._ask(job, run)
         if store is None:
             return ()
+        there = tuple(at for at in listed if self._leads_here(run, at))
+        if there[:1] != listed[:1]:
+            newest = listed[0]
+            _logger.info(
+                "event=store_step_rolled_back step=%d generation=%d newest_that_counts=%s",
+                newest.step,
+                newest.generation,
+                there[0].step if there else "none",
+            )
         # A rank that was restarted with its disk must go on to hold what another rank may come back with.
         self._pin(tuple(at.step for at in there[:1]))
         brought: list[HeldCheckpoint] = []

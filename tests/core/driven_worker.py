@@ -75,6 +75,7 @@ class DrivenWorker:
         durable: int | None = None,
         standby: bool = False,
         job: str = "job",
+        began: tuple[m.GenerationStart, ...] = (),
     ) -> DrivenWorker:
         if not self.is_connected:
             self.registering()
@@ -91,6 +92,7 @@ class DrivenWorker:
                 committed_step=committed,
                 standby=standby,
                 durable_step=durable,
+                began=began,
             )
         )
         return self

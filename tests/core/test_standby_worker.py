@@ -12,6 +12,7 @@ from recovery.core.worker import stimuli as s
 from recovery.core.worker.stimuli import WorkerTimer
 from tests.core.desk import checkpoint
 from tests.core.driven_worker import DrivenWorker, plan
+from tests.core.pasts import began
 
 OFFER = m.Offer(
     run=RunId(1),
@@ -19,6 +20,7 @@ OFFER = m.Offer(
     replaced=NodeId("worker_1"),
     committed_step=20,
     held=(checkpoint(20, path="w1/20"),),
+    began=(began(1, 0),),
 )
 
 
@@ -55,7 +57,7 @@ def test_it_looks_for_the_files_of_the_offered_rank_and_says_what_it_can_read() 
     worker = standby()
     worker.receive(OFFER)
     assert worker.effects_of(we.FindCheckpoints) == [
-        we.FindCheckpoints(2, "job", RunId(1), Rank(1), offer=OFFER)
+        we.FindCheckpoints(2, "job", RunId(1), Rank(1), offer=OFFER, began=OFFER.began)
     ]
     worker.handle(found())
     [ready] = worker.sent(m.Ready)

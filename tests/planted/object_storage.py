@@ -7,6 +7,7 @@ from tests.planted.bug import Bug
 _COMMITS = "tests/objects/test_step_commits.py"
 _LAST_UPLOADS = "tests/objects/test_last_uploads.py"
 _UPLOADS = "tests/objects/test_uploads.py"
+_ROLLED_BACK = "tests/objects/test_rolled_back_steps.py"
 
 OBJECT_STORAGE = (
     Bug(
@@ -35,6 +36,24 @@ OBJECT_STORAGE = (
         "sorted((At(int(match[1]), int(match[2])) for match in found if match), reverse=True)",
         "sorted((At(int(match[1]), int(match[2])) for match in found if match), key=lambda at: at.step, reverse=True)",
         (f"{_UPLOADS}::test_what_was_rolled_back_is_older_than_what_came_after",),
+    ),
+    Bug(
+        "a rank that has lost its disk brings a step that was rolled back",
+        "I9",
+        "worker/object_storage.py",
+        "ObjectStorage._leads_here",
+        "is_in_lineage(at.generation, at.step, began)",
+        "True",
+        (f"{_ROLLED_BACK}::test_newest_step_that_no_plan_has_rolled_back_is_brought[began2-110]",),
+    ),
+    Bug(
+        "steps that were rolled back push those that count out of object storage",
+        "I11",
+        "objects/commits.py",
+        "retain",
+        "[at for at in committed if counts(at)]",
+        "list(committed)",
+        (f"{_ROLLED_BACK}::test_rolled_back_steps_take_no_place_of_those_that_are_kept",),
     ),
     Bug(
         "each rank sends the step that it likes",

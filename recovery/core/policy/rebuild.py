@@ -80,12 +80,7 @@ def past_of(
     """
     # Newer generations are of another job that the store served before.
     began = (
-        GenerationStart(
-            generation=record.generation,
-            step=record.step,
-            epoch=record.epoch,
-            step_in_epoch=record.step_in_epoch,
-        )
+        rollback.start_of(record)
         for record in generations
         if record.run == job.run and record.generation <= job.generation
     )

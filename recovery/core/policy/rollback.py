@@ -13,7 +13,7 @@ from typing import TypeVar, Union
 import msgspec
 
 from recovery.core.ids import Rank, RunId
-from recovery.core.messages import HeldCheckpoint, LiveState
+from recovery.core.messages import GenerationStart, HeldCheckpoint, LiveState
 from recovery.core.records import GenerationRecord
 
 _Held = TypeVar("_Held", HeldCheckpoint, LiveState)
@@ -58,6 +58,21 @@ def in_lineage(held: Iterable[_Held], generations: Sequence[GenerationRecord]) -
         for checkpoint in held
         if checkpoint.step <= _lowest_after(starts.get(checkpoint.run, []), checkpoint.generation)
     )
+
+
+def start_of(record: GenerationRecord) -> GenerationStart:
+    """Where a generation began, as a message says it."""
+    return GenerationStart(
+        generation=record.generation,
+        step=record.step,
+        epoch=record.epoch,
+        step_in_epoch=record.step_in_epoch,
+    )
+
+
+def is_in_lineage(generation: int, step: int, began: Iterable[GenerationStart]) -> bool:
+    """As `in_lineage`, of one step that was trained in a generation; `began`: where later ones began."""
+    return all(start.step >= step for start in began if start.generation > generation)
 
 
 def _lowest_starts(generations: Iterable[GenerationRecord]) -> dict[RunId, list[tuple[int, int]]]:

@@ -94,6 +94,8 @@ class Vacancies:
         """Lost nodes that their launchers have given up, and whose ranks a standby may still take: without one the job fails."""
 
 
+STARTS_SENT = 64
+"""Plans of which a node is sent where they began, some 40 bytes each: object storage keeps three steps, and those are not older."""
 RUN_FINISHED = "its run finished"
 """Why a node has left: it did its part to the end. If it does not know that, it is answered when it asks. Stores hold it in these words."""
 
@@ -234,6 +236,11 @@ class SchedulerState:
     def held_by(self, ready: m.Ready, rank: Rank) -> tuple[m.HeldCheckpoint, ...]:
         """What a worker holds of a rank of this job and run that leads to where training is now."""
         return rollback.in_lineage(self.held_of_this_run(ready, rank), self.generations)
+
+    @property
+    def newest_starts(self) -> tuple[m.GenerationStart, ...]:
+        """Where the newest plans of this run began, as a node is sent it."""
+        return tuple(rollback.start_of(record) for record in self.generations[-STARTS_SENT:])
 
     # --- changing ------------------------------------------------------------------------------------------------------
 

@@ -103,14 +103,17 @@ class CheckpointMessages:
         of_another_job = past is not None and past.job != admitted.job
         known = rank if admitted.rank is None else admitted.rank
         self._searches += 1
+        of_past = past if of_another_job else None
         return FindCheckpoints(
-            self._searches, admitted.job, admitted.run, known, past if of_another_job else None
+            self._searches, admitted.job, admitted.run, known, of_past, began=admitted.began
         )
 
     def find_offered(self, admitted: m.Admitted, offer: m.Offer) -> FindCheckpoints:
         """Have them searched for the files of a rank that was offered to this process."""
         self._searches += 1
-        return FindCheckpoints(self._searches, admitted.job, offer.run, offer.rank, offer=offer)
+        return FindCheckpoints(
+            self._searches, admitted.job, offer.run, offer.rank, offer=offer, began=offer.began
+        )
 
     def is_newest(self, found: s.CheckpointsFound) -> bool:
         """Is it of the search that was asked for last? What an older one found is of an earlier job, or of another rank than the one offered since."""

@@ -121,6 +121,8 @@ class FindCheckpoints(msgspec.Struct, frozen=True, tag="find_checkpoints"):
     """Another job that this process remembers to have trained: what is held of that one is looked for too."""
     offer: Offer | None = None
     """The rank is not this node's: its files are looked for where they are said to lie too."""
+    began: tuple[GenerationStart, ...] = ()
+    """As `Admitted.began`."""
 
 
 class KeepDirectories(msgspec.Struct, frozen=True, tag="keep_directories"):

@@ -378,4 +378,5 @@ def _admitted(
         committed_step=state.checkpoints.committed_step,
         standby=node.is_standby,
         durable_step=state.checkpoints.durable_unless_committed,
+        began=state.newest_starts,
     )

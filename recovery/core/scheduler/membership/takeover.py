@@ -231,6 +231,7 @@ def _offer_to(state: SchedulerState, node: Node, holder: Node) -> Persist:
         held=newest_that_fit(
             state.checkpoints.held_by(rank), committed_step=step, frame_bytes_max=state.rules.frame_bytes_max
         ),
+        began=state.newest_starts,
     )
     return Persist((), (Answer(node.connection, offer),))
 
