@@ -11,6 +11,7 @@ from recovery.cli.formats import Format, print_json, print_line, show_rows, warn
 from recovery.cli.options import AsJson, RecoveryPath
 from recovery.report import stored as stored_state
 from recovery.report import tables, timeline_image
+from recovery.report.new_file import write_new
 from recovery.report.rank_progress import RunningProcesses
 from recovery.report.timeline import read_timeline
 from recovery.report.timeline_page import page
@@ -61,8 +62,7 @@ def timeline(
     job_state = RunningProcesses(state).job_state
     title = f"job {state.job.job[:8]}, run {found.run}: {job_state}"
     if html is not None:
-        with html.open("x", encoding="utf-8") as stream:
-            stream.write(page(found, job=state.job.job, state=job_state))
+        write_new(html, page(found, job=state.job.job, state=job_state).encode())
     if png is not None:
         timeline_image.write(found, png, title=title)
     if as_json:

@@ -17,13 +17,12 @@ def verify(path: RecoveryPath, as_json: AsJson = False) -> None:
     if part is not None:
         stored, scheduler = part
         warn(f"not looked at: the scheduler's store and what it knows; it is on another host, at {scheduler}")
-        _tell([*audit.workers_databases(path), *audit.checkpoints(stored)], as_json=as_json)
+        _tell([*audit.workers_databases(path), *audit.checkpoints(lambda: stored)], as_json=as_json)
         return
     findings = list(audit.databases(path))
     if not any(finding.path.endswith("scheduler.db") for finding in findings):
-        stored = stored_state.read_stored(path)
-        findings += audit.checkpoints(stored)
-        for sentence in audit.not_looked_at(stored):
+        findings += audit.checkpoints(lambda: stored_state.read_stored(path))
+        for sentence in audit.not_looked_at(stored_state.read_stored(path)):
             warn(f"not looked at: {sentence}")
     _tell(findings, as_json=as_json)
 

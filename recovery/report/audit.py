@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 from typing import Union
 
@@ -61,24 +61,40 @@ def workers_databases(path: Path) -> Iterator[Finding]:
             yield Finding(path=str(worker_path(path, node_id)), what=str(error))
 
 
-def checkpoints(stored: Stored) -> Iterator[Finding]:
-    """Check every checkpoint file and every copy that this host can see, and what the scheduler knows against them."""
+def checkpoints(read: Callable[[], Stored]) -> list[Finding]:
+    """Check every checkpoint file and every copy that this host can see, and what the scheduler knows against them.
+
+    A job that trains removes what it needs no more: what counts is found by a second look too, at these files, with what is known then.
+
+    Args:
+        read: reads what is known, as of now.
+    """
+    found = list(_look(read(), None))
+    if not found:
+        return []
+    again = {finding.path for finding in _look(read(), {finding.path for finding in found})}
+    return [finding for finding in found if finding.path in again]
+
+
+def _look(stored: Stored, only: Container[str] | None) -> Iterator[Finding]:
+    """Of the checkpoints that are there, verify these; None: all."""
     seen: _Seen = set()
     indexed = frozenset(record.path for record in stored.checkpoints)
     for directory in _directories(stored):
-        for entry in sorted(directory.iterdir()):
+        listed = _listed(directory)
+        for entry in (directory / name for name in listed):
             if is_temporary(entry.name):
-                if clock.wall_ms() - entry.stat().st_mtime_ns // 1_000_000 < _SAVE_MS:
+                if not _is_left_over(entry):
                     continue
                 yield Finding(
                     path=str(entry), what="left over from a save that was cut off; no checkpoint needs it"
                 )
             elif names.parse(entry.name) is not None:
                 seen.add((str(entry), None))
-                yield from _checked(entry)
+                yield from _checked(entry, only)
             elif _is_orphaned_manifest(entry):
                 yield Finding(path=str(entry), what="a manifest without its checkpoint file")
-        yield from _folders(directory, seen, indexed)
+        yield from _folders(directory, listed, seen, indexed, only)
     here = _nodes_here(stored)
     for record in _expected(stored):
         if (
@@ -98,9 +114,29 @@ def not_looked_at(stored: Stored) -> tuple[str, ...]:
     )
 
 
-def _folders(directory: Path, seen: _Seen, indexed: frozenset[str]) -> Iterator[Finding]:
+def _listed(directory: Path) -> tuple[str, ...]:
+    try:
+        return tuple(sorted(entry.name for entry in directory.iterdir()))
+    except FileNotFoundError:
+        # Meanwhile.
+        return ()
+
+
+def _is_left_over(entry: Path) -> bool:
+    try:
+        return clock.wall_ms() - entry.stat().st_mtime_ns // 1_000_000 >= _SAVE_MS
+    except FileNotFoundError:
+        return False
+
+
+def _folders(
+    directory: Path,
+    listed: tuple[str, ...],
+    seen: _Seen,
+    indexed: frozenset[str],
+    only: Container[str] | None,
+) -> Iterator[Finding]:
     """Check the folders of a directory that have a manifest; others are the framework's alone, as is a JSON file of no rank's name."""
-    listed = tuple(sorted(entry.name for entry in directory.iterdir()))
     for beside, folder, rank in framework_folders.manifests_in(directory, listed):
         try:
             if not manifests.read_manifest(beside).is_folder:
@@ -114,10 +150,12 @@ def _folders(directory: Path, seen: _Seen, indexed: frozenset[str]) -> Iterator[
             yield Finding(path=str(beside), what="a manifest without its folder")
             continue
         seen.add((f"{folder}/", rank))
-        yield from _checked(folder, rank)
+        yield from _checked(folder, only, rank)
 
 
-def _checked(entry: Path, rank: int | None = None) -> Iterator[Finding]:
+def _checked(entry: Path, only: Container[str] | None, rank: int | None = None) -> Iterator[Finding]:
+    if only is not None and str(entry) not in only:
+        return
     try:
         verify.check(entry, rank=rank)
     except CheckpointError as error:

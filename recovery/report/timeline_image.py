@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recovery.errors import UsageError
+from recovery.report.new_file import write_new
 from recovery.report.node_spans import Doing, by_slot, visible
 from recovery.report.timeline import Timeline
 from recovery.report.timeline_page import COLOURS, Scale
@@ -65,8 +67,9 @@ def write(timeline: Timeline, path: Path, *, title: str) -> None:
             fill=_QUIET,
             font=small,
         )
-    with path.open("xb") as stream:
-        image.save(stream, "PNG")
+    drawn = io.BytesIO()
+    image.save(drawn, "PNG")
+    write_new(path, drawn.getvalue())
 
 
 def _legend(draw: ImageDraw, font: FreeTypeFont | ImageFont) -> None:

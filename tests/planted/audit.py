@@ -31,8 +31,8 @@ AUDIT = (
         "I19",
         "report/audit.py",
         "_folders",
-        'seen.add((f"{folder}/", rank))\nyield from _checked(folder, rank)',
-        'seen.add((f"{folder}/", None))\nyield from _checked(folder, rank)',
+        'seen.add((f"{folder}/", rank))\nyield from _checked(folder, only, rank)',
+        'seen.add((f"{folder}/", None))\nyield from _checked(folder, only, rank)',
         (f"{_AUDIT}::test_of_a_folder_each_rank_needs_its_own_manifest",),
     ),
     Bug(

@@ -80,7 +80,7 @@ def flip(path: Path) -> None:
 
 
 def found(state: Stored) -> list[tuple[str, str]]:
-    return [(one.path, one.what) for one in audit.checkpoints(state)]
+    return [(one.path, one.what) for one in audit.checkpoints(lambda: state)]
 
 
 def test_what_is_whole_is_found_so(tmp_path: Path) -> None:
@@ -113,6 +113,35 @@ def test_damage_and_loss_are_findings(
     [(path, what)] = found(state)
     assert Path(path).is_relative_to(where(tmp_path))
     assert says in what
+
+
+def test_what_a_living_job_removes_meanwhile_is_no_finding(tmp_path: Path) -> None:
+    state = two_ranks(tmp_path)
+    [older] = own(tmp_path).glob("*.ckpt")
+    newer = publish_files(own(tmp_path), STEP + 1, rank=0)
+    for file in check(older).paths(own(tmp_path)):
+        file.unlink()
+    looks: list[Stored] = []
+
+    def read() -> Stored:
+        if looks:
+            # Its files go first, then its manifest; the step that came in its place was committed before.
+            older.with_suffix(".json").unlink()
+            record = to_record(Rank(0), held_of(check(newer), newer), CheckpointState.COMMITTED)
+            looks.append(msgspec.structs.replace(state, checkpoints=(*state.checkpoints, record)))
+        else:
+            looks.append(state)
+        return looks[-1]
+
+    assert audit.checkpoints(read) == []
+    assert len(looks) == 2
+    flip(newer)
+    assert [one.path for one in audit.checkpoints(lambda: looks[-1])] == [str(newer)]
+
+
+def test_a_directory_and_a_draft_that_go_meanwhile_are_no_finding(tmp_path: Path) -> None:
+    assert audit._listed(tmp_path / "gone") == ()
+    assert not audit._is_left_over(tmp_path / ".small.0.tmp")
 
 
 def test_a_copy_that_nobody_has_reported_is_looked_at(tmp_path: Path) -> None:
