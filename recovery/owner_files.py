@@ -1,7 +1,8 @@
-"""Files that only their owner reads, and that are written into no other place than that of their name."""
+"""Files that only their owner reads, and that are written into no other place than that of their name; and what is written whole."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import BinaryIO
@@ -28,3 +29,20 @@ def at_its_end(path: Path) -> BinaryIO:
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
     return os.fdopen(os.open(path, flags, _OWNER_ONLY), "ab", buffering=0)
+
+
+def append_whole(file: BinaryIO, content: bytes) -> None:
+    """Write at the end of an unbuffered file that nobody else writes: all of it, or nothing. A full disk takes a part without an error.
+
+    Raises:
+        OSError: it is not written; the file ends where it did.
+    """
+    begin, rest = os.fstat(file.fileno()).st_size, memoryview(content)
+    try:
+        while rest:
+            rest = rest[file.write(rest) :]
+    except OSError:
+        with contextlib.suppress(OSError):
+            file.truncate(begin)
+            file.seek(begin)
+        raise

@@ -8,9 +8,11 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/job.sh"
 
 if [ $# -eq 0 ]; then
-    mapfile -t lost < <("$PYTHON" "$EXAMPLE/lost.py" "$MS_RECOVERY_PATH")
-    [ ${#lost[@]} -gt 0 ] || { echo "nothing is lost"; exit 0; }
-    set -- "${lost[@]}"
+    # An assignment: where that fails, this ends with what it has said.
+    lost=$("$PYTHON" "$EXAMPLE/lost.py" "$MS_RECOVERY_PATH")
+    [ -n "$lost" ] || { echo "nothing is lost"; exit 0; }
+    mapfile -t names <<<"$lost"
+    set -- "${names[@]}"
 fi
 for name in "$@"; do
     case $name in

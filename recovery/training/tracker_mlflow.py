@@ -16,6 +16,35 @@ from recovery.training.tracker import GENERATION, Row, TrackedRun
 _KEY = "recovery-run"
 _BATCH_MAX = 1_000
 """Values that MLflow takes at once."""
+_KEPT = 20_000
+"""Values that are known without asking: some MB. A rollback behind the oldest of them asks MLflow, a second for each 100,000."""
+
+
+class _Values:
+    """What this process has logged of a run last: it need not ask for that when it goes back."""
+
+    def __init__(self, step: int, logged: dict[tuple[str, int], str]) -> None:
+        """Begin behind a step, with all that was logged of later ones."""
+        self._known_behind, self._values = step, logged
+
+    def note(self, rows: list[Row]) -> None:
+        for row in rows:
+            for name, value in row.values.items():
+                self._values[name, row.step] = repr(value)
+        while len(self._values) > _KEPT:
+            oldest = next(iter(self._values))
+            del self._values[oldest]
+            self._known_behind = max(self._known_behind, oldest[1])
+
+    def behind(self, step: int) -> dict[tuple[str, int], str] | None:
+        """What was logged of later steps; None: not all of that is known."""
+        if step < self._known_behind:
+            return None
+        return {key: value for key, value in self._values.items() if key[1] > step}
+
+
+_newest: dict[str, _Values] = {}
+"""By the id of the run: one."""
 
 
 class _Run:
@@ -23,13 +52,14 @@ class _Run:
 
     def __init__(self, client: Any, run_id: str, run: TrackedRun) -> None:
         self._client, self._id = client, run_id
-        self._told: dict[tuple[str, int], str] = {}
+        known = _newest[run_id].behind(run.step) if run_id in _newest else None
+        self._told = _asked(client, run_id, run.step) if known is None else known
         """What an earlier generation has logged of steps that are made again."""
         self._differs = False
-        for key in client.get_run(run_id).data.metrics:
-            for metric in client.get_metric_history(run_id, key):
-                if metric.step > run.step:
-                    self._told[key, metric.step] = repr(metric.value)
+        if known is None:
+            _newest.clear()
+            _newest[run_id] = _Values(run.step, dict(self._told))
+        self._values = _newest[run_id]
         client.log_batch(
             run_id,
             tags=[
@@ -42,6 +72,7 @@ class _Run:
         new = [metric for row in rows for metric in self._new(row)]
         for begin in range(0, len(new), _BATCH_MAX):
             self._client.log_batch(self._id, metrics=new[begin : begin + _BATCH_MAX])
+        self._values.note(rows)
         for row in rows:
             for name in row.values:
                 self._told.pop((name, row.step), None)
@@ -60,6 +91,16 @@ class _Run:
     def close(self, *, finished: bool) -> None:
         if finished:
             self._client.set_terminated(self._id, "FINISHED")
+
+
+def _asked(client: Any, run_id: str, step: int) -> dict[tuple[str, int], str]:
+    """What MLflow has of later steps. It gives a metric's whole history, whatever is asked for."""
+    return {
+        (key, metric.step): repr(metric.value)
+        for key in client.get_run(run_id).data.metrics
+        for metric in client.get_metric_history(run_id, key)
+        if metric.step > step
+    }
 
 
 def begin(

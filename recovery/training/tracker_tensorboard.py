@@ -14,7 +14,7 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from recovery import clock
+from recovery import clock, owner_files
 from recovery.training.tracker import Row, TrackedRun
 
 _NAME = "events.out.tfevents."
@@ -37,9 +37,9 @@ class _File:
         self._records.write(event.SerializeToString())
 
     def flush(self) -> None:
-        """One write, so that a record is there or not."""
+        """A record is there or not."""
         data, self._waiting = bytes(self._waiting), bytearray()
-        self._file.write(data)
+        owner_files.append_whole(self._file, data)
 
     def log(self, rows: list[Row]) -> None:
         for row in rows:

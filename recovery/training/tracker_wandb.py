@@ -6,6 +6,7 @@ takes along what its writer has not written. So nothing of it exists before ever
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 
@@ -13,8 +14,10 @@ import msgspec
 import wandb
 
 from recovery import owner_files
+from recovery.core.converter import UNREADABLE
 from recovery.training.tracker import Row, TrackedRun
 
+_logger = logging.getLogger("recovery.training")
 _SUPERSEDED = "superseded"
 _row = msgspec.json.Decoder(Row)
 
@@ -32,7 +35,7 @@ class _Rows:
         self._file = path.open("ab", buffering=0)
 
     def log(self, rows: list[Row]) -> None:
-        self._file.write(_lines(rows))
+        owner_files.append_whole(self._file, _lines(rows))
 
     def close(self, *, finished: bool) -> None:
         self._file.close()
@@ -89,7 +92,14 @@ def _read(path: Path) -> list[Row]:
         lines = path.read_bytes().split(b"\n")
     except FileNotFoundError:
         return []
-    return [_row.decode(line) for line in lines[:-1]]
+    rows = []
+    for number, line in enumerate(lines[:-1], 1):
+        try:
+            rows.append(_row.decode(line))
+        except UNREADABLE as error:
+            # Of a release that took a part that a full disk had taken for the whole.
+            _logger.warning("event=row_not_read path=%s line=%d %s", path, number, error)
+    return rows
 
 
 def _lines(rows: list[Row]) -> bytes:
