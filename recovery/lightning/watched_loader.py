@@ -12,15 +12,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 from typing_extensions import override
 
 from recovery.errors import CheckpointStateError
 from recovery.torch.random_state import RandomState, capture_random_state, restore_random_state
+from recovery.torch.received import Received
 
 _AHEAD_MAX = 3
 """Batches that Lightning asks for before the loop is given them: one of a loader without a length, and the one that it is given next."""
+_FIELD = "train_dataloaders"
 _NOT_SHOWN = frozenset({"state_dict", "load_state_dict"})
 """Lightning would save and load what this class puts back already."""
 
@@ -70,11 +72,17 @@ class _Pass:
         self._received = 0
         self._first: RandomState | None = None
         """They before the first batch was asked for: hooks of the epoch's begin may have drawn since the pass was begun, and samplers draw only then."""
+        self._is_stream = not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset)
+        self._stream, self._drawn = (
+            Received(at.get("drawn", "") if at else ""),
+            deque([""], maxlen=_AHEAD_MAX + 1),
+        )
+        """What a stream has given, and had given behind each of the newest batches."""
         self._batches: Iterator[Any] | None = None
         if at is None:
             own = [generator.get_state() for generator in _generators(loader)]
             self._begun = {"random": capture_random_state(), "own": own}
-            self._batches = iter(loader)
+            self._batches = self._noted(iter(loader), 0)
         else:
             self._begun, self._first = at["begun"], at.get("first")
 
@@ -91,6 +99,7 @@ class _Pass:
         self._first = self._first or self._before[-1]
         batch = next(self._batches)
         self._received += 1
+        self._drawn.append(self._stream.digest)
         return batch
 
     def place(self, ahead: int) -> dict[str, Any]:
@@ -99,6 +108,7 @@ class _Pass:
             "first": self._first,
             "received": self._received - ahead,
             "before": list(self._before)[len(self._before) - ahead :],
+            "drawn": self._drawn[-1 - ahead],
         }
 
     def _go_on(self) -> Iterator[Any]:
@@ -110,23 +120,33 @@ class _Pass:
         batches: Iterator[Any] = iter(self._loader)
         if self._first is not None:
             restore_random_state(self._first)
-        leave_out: Callable[[], object] = batches.__next__
-        if isinstance(batches, _SingleProcessDataLoaderIter) and not isinstance(
-            self._loader.dataset, IterableDataset
-        ):
-            leave_out = batches._next_index  # noqa: SLF001 - torch has no public way past a batch
-        for _ in range(at["received"]):
+        if isinstance(batches, _SingleProcessDataLoaderIter) and not self._is_stream:
+            self._leave_out(batches._next_index, at["received"])  # noqa: SLF001 - torch has no public way past a batch
+        elif not self._is_stream:
+            self._leave_out(batches.__next__, at["received"])
+        else:
+            batches = self._noted(batches, at["received"])
+        self._received = at["received"]
+        self._again = deque(at["before"])
+        self._drawn.append(self._stream.digest)
+        return batches
+
+    def _noted(self, batches: Iterator[Any], received: int) -> Iterator[Any]:
+        if not self._is_stream:
+            return batches
+        kind = type(getattr(self._loader, "dataset", self._loader)).__name__
+        return self._stream.draw_again(batches, received, of=f"the pass of {kind}", field=_FIELD)
+
+    def _leave_out(self, leave_out: Callable[[], object], received: int) -> None:
+        for _ in range(received):
             try:
                 leave_out()
             except StopIteration:
                 raise CheckpointStateError(
-                    field="train_dataloaders",
-                    reason=f"ended before batch {at['received']}, where the checkpoint stands",
+                    field=_FIELD,
+                    reason=f"ended before batch {received}, where the checkpoint stands",
                     next_step="Give the data that the checkpoint was made with.",
                 ) from None
-        self._received = at["received"]
-        self._again = deque(at["before"])
-        return batches
 
 
 def _generators(loader: Any) -> list[torch.Generator]:

@@ -310,9 +310,8 @@ class ResumableLoader(Passes):
         with self._streams:
             batches = self._keep(loader)
         batches = self._streams.around(batches)
-        return self._stream.draw_again(
-            batches, self._received, epoch=self._epoch, kind=type(self._dataset).__name__
-        )
+        of = f"epoch {self._epoch + 1} of the data set {type(self._dataset).__name__}"
+        return self._stream.draw_again(batches, self._received, of=of)
 
     def _begin_map_style(self) -> Iterator[Any]:
         saved, self._saved_order = self._saved_order, ("", None)

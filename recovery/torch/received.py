@@ -36,14 +36,16 @@ class Received:
         self.digest = digest
         """SHA-256 (hex) of all batches in their order: of tensors and arrays on the host shape, type and content, else what a safe `repr` says."""
 
-    def draw_again(self, batches: Iterator[Any], count: int, *, epoch: int, kind: str) -> Iterator[Any]:
+    def draw_again(
+        self, batches: Iterator[Any], count: int, *, of: str, field: str = "loader"
+    ) -> Iterator[Any]:
         """Draw what was received, drop it, and give what follows.
 
         Args:
             batches: of the pass, from its begin.
             count: how many were received.
-            epoch: passes that are finished.
-            kind: class of the data set, for people.
+            of: which pass of what, for people.
+            field: where the user has given it.
 
         Raises:
             CheckpointStateError: there are fewer, or they are not those that were received.
@@ -53,24 +55,24 @@ class Received:
         for _ in range(count):
             if next(batches, self) is self:
                 raise CheckpointStateError(
-                    field="loader",
-                    reason=f"the data set ended before batch {count} of epoch {epoch}, which is the checkpoint's position",
-                    next_step="Give the data set that the checkpoint was made with.",
+                    field=field,
+                    reason=f"{of} ended before batch {count}, where the checkpoint stands",
+                    next_step="Give the data that the checkpoint was made with.",
                 )
         if count and not before:
             _logger.info(
                 "event=stream_not_compared batches=%d of %s were drawn again, and what this rank had received is known nowhere (a file of an earlier release,"
                 " or a rank that live rollback has replaced)",
                 count,
-                kind,
+                of,
             )
         if count and before not in ("", self.digest):
             raise CheckpointStateError(
-                field="loader",
-                reason=f"the data set {kind} does not repeat itself: drawn again, the first {count} batches of epoch {epoch + 1} are not those that the"
-                " loop has received, so that samples would be used twice, and others never",
-                next_step="Let what it draws follow from torch's, numpy's or Python's own generators, or from set_epoch; or give it state_dict and"
-                " load_state_dict, which are used instead. A checkpoint between two epochs fits as it is.",
+                field=field,
+                reason=f"{of} does not repeat itself: drawn again, its first {count} batches are not those that the loop has received, so that samples"
+                " would be used twice, and others never",
+                next_step="Let what it draws follow from torch's, numpy's or Python's own generators, or from set_epoch; or, for a ResumableLoader, give it"
+                " state_dict and load_state_dict, which are used instead. A checkpoint between two epochs fits as it is.",
             )
         return batches
 

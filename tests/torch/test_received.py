@@ -88,7 +88,7 @@ def test_stream_that_does_not_repeat_itself_is_an_error_where_it_is_drawn_again(
     again.load_state_dict(state)
     with pytest.raises(
         CheckpointStateError,
-        match=r"Stream does not repeat itself: drawn again, the first 2 batches of epoch 1",
+        match=r"epoch 1 of the data set Stream does not repeat itself: drawn again, its first 2 batches",
     ):
         again.prime()
     again.close()
@@ -153,7 +153,7 @@ def test_a_file_of_an_earlier_release_is_not_compared_and_the_log_says_so(
     again = loader(Stream(2))
     again.load_state_dict(state)
     again.prime()
-    assert "event=stream_not_compared batches=2 of Stream" in caplog.text
+    assert "event=stream_not_compared batches=2 of epoch 1 of the data set Stream" in caplog.text
 
 
 @pytest.mark.parametrize("known", [False, True])
@@ -214,7 +214,7 @@ LARGE = torch.arange(1_000_000)
 def test_batches_that_differ_have_other_digests_and_the_same_have_the_same(one: Any, other: Any) -> None:
     def digest(*batches: Any) -> str:
         received = Received()
-        list(received.draw_again(iter(batches), 0, epoch=0, kind=""))
+        list(received.draw_again(iter(batches), 0, of=""))
         return received.digest
 
     assert digest(one) == digest(one) != digest(other)
@@ -230,10 +230,10 @@ def test_of_what_nobody_can_look_into_the_class_counts() -> None:
         torch.nested.nested_tensor([torch.ones(1), torch.ones(2)], layout=torch.jagged),
         {object(): 1},
     ]
-    assert len(list(received.draw_again(iter(rows), 0, epoch=0, kind=""))) == 4
+    assert len(list(received.draw_again(iter(rows), 0, of=""))) == 4
     again = Received()
     rows = [[object(), inner], Rows(object()), rows[2], {object(): 1}]
-    list(again.draw_again(iter(rows), 0, epoch=0, kind=""))
+    list(again.draw_again(iter(rows), 0, of=""))
     assert again.digest == received.digest
 
 

@@ -101,6 +101,38 @@ def test_what_hooks_draw_between_a_passs_begin_and_its_first_batch_is_no_other_o
     assert [_plain(batch) for batch in again] == rest
 
 
+class Anew(IterableDataset[Any]):
+    """A stream in an order that another process would not draw again."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    @override
+    def __iter__(self) -> Iterator[Any]:
+        return iter(random.Random(self._seed).sample(range(SIZE), SIZE))
+
+
+@pytest.mark.parametrize("ahead", [1, 2])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_stream_that_does_not_repeat_itself_is_an_error(workers: int, ahead: int) -> None:
+    def watched(seed: int, place: dict[str, Any] | None = None) -> WatchedLoader:
+        return WatchedLoader(DataLoader(Anew(seed), BATCH, num_workers=workers), place)
+
+    first = watched(1)
+    batches = iter(first)
+    given = [next(batches).tolist() for _ in range(3 + ahead)]
+    place = first.place(ahead)
+    again = watched(1, place)
+    rest = iter(again)
+    assert [next(rest).tolist() for _ in range(ahead)] == given[3:]
+    assert again.place(ahead)["drawn"] == place["drawn"], "saved again"
+    with pytest.raises(
+        CheckpointStateError,
+        match=r"train_dataloaders: the pass of Anew does not repeat itself: .* its first 3 batches",
+    ):
+        next(iter(watched(2, place)))
+
+
 def iter_of(watched: WatchedLoader) -> Iterator[Any]:
     """The pass under way."""
     batches: Iterator[Any] = watched.__dict__["_pass"]
