@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.nn.parameter import is_lazy
 
-from recovery.torch import module_names, outside_state_dict
+from recovery.torch import module_names, outside_state_dict, overrides
 
 _logger = logging.getLogger("recovery.torch")
 
@@ -20,6 +20,7 @@ class AsBuilt:
     def __init__(self, parts: outside_state_dict.Parts) -> None:
         """What the parts are now."""
         self._is_said = False
+        self.options = overrides.built(dict(_bare(parts)))
         self._shapes: dict[tuple[str, int], dict[str, str]] = {}
         self._groups: dict[tuple[str, int], list[outside_state_dict.Group]] = {}
         trained = outside_state_dict.trained(parts)
@@ -71,6 +72,11 @@ class AsBuilt:
                     f"{[len(group) for group in now]}"
                 )
         return ""
+
+
+def _bare(parts: outside_state_dict.Parts) -> Iterator[tuple[str, list[Any]]]:
+    for part, items in parts.items():
+        yield part, [module_names.bare(item) for item in items]
 
 
 def _shapes(state: Any) -> dict[str, str]:

@@ -10,6 +10,9 @@ from typing import Any
 class Passes(ABC):
     """Iterating gives the rest of the current epoch; when it is used up, or a loop has left it at its length and iterates again, the loader is at the next."""
 
+    _redivide: bool | None = None
+    """May a pass that another batch_size was used for be taken up at its sample? None: it cannot."""
+
     def __init__(self, batch_size: int) -> None:
         """Stand before the first batch of the first epoch.
 
@@ -55,6 +58,12 @@ class Passes(ABC):
     @abstractmethod
     def __len__(self) -> int:
         """Batches of a pass. TypeError: nobody knows."""
+
+    def redivide(self) -> bool:
+        """Let a pass that was begun with another batch_size go on with this one. False: it cannot."""
+        if self._redivide is not None:
+            self._redivide = True
+        return bool(self._redivide)
 
     @property
     def length(self) -> int | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,7 @@ def steps(  # noqa: PLR0913 - one keyword for each thing that a script may want
     save_every: int = 100,
     directory: str | Path = "checkpoints",
     callbacks: Iterable[Callback] = (),
+    override: Mapping[str, Sequence[str]] | None = None,
     **further: Any,
 ) -> Iterator[Any]:
     """Give every batch of every epoch, from where the job goes on: in the place of the loops over epochs and over the loader.
@@ -74,6 +75,8 @@ def steps(  # noqa: PLR0913 - one keyword for each thing that a script may want
         save_every: steps between two checkpoints, at least 1; the newest five stay.
         directory: below which each rank saves in a directory of its own.
         callbacks: what is called before each save, as `recovery.Tracker`.
+        override: what a checkpoint does not decide where the script builds it otherwise than before, as of `TrainState`:
+            `{"optimizer": ["lr"], "loader": ["batch_size"]}`.
         **further: other parts of the state by name, as of `TrainState`: lr_scheduler, scaler, ...
 
     Raises:
@@ -87,7 +90,7 @@ def steps(  # noqa: PLR0913 - one keyword for each thing that a script may want
             reason="was called before recovery.torch.join()",
             next_step="Call join() where the script called torch.distributed.init_process_group.",
         )
-    parts = {"lr_scheduler": None, **further}
+    parts = {"lr_scheduler": None, "override": override, **further}
     state = TrainState(model=model, optimizer=optimizer, loader=resumable(loader, session), **parts)
     config = CheckpointConfig(save_checkpoint_steps=save_every, keep_checkpoint_max=5)
     saver = ModelCheckpoint("train", Path(directory) / str(session.rank), config)

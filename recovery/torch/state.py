@@ -18,6 +18,7 @@ from recovery.torch import (
     mapped_file,
     module_names,
     outside_state_dict,
+    overrides,
     own_generators,
     parts_of_state,
     restored,
@@ -33,6 +34,7 @@ from recovery.torch.host_copy import HostCopy
 from recovery.torch.live_memory import LiveMemory
 from recovery.torch.live_parts import LiveParts
 from recovery.torch.outside_state_dict import OUTSIDE
+from recovery.torch.overrides import BUILT
 from recovery.torch.passes import Passes
 from recovery.torch.random_state import capture_random_state, restore_random_state
 from recovery.torch.shared_state import SharedPieces, fingerprints_of, join
@@ -55,7 +57,7 @@ class TrainState:
     the ranks (DTensors: FSDP2, HSDP, tensor parallel) each rank saves its own shards.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one keyword for each thing that a program may want
         self,
         *,
         model: Any,
@@ -64,6 +66,7 @@ class TrainState:
         loader: Any = None,
         gradients: bool = True,
         per_rank: Iterable[str] = (),
+        override: Mapping[str, Sequence[str]] | None = None,
         **objects: Any,
     ) -> None:
         """Name the parts.
@@ -76,10 +79,13 @@ class TrainState:
                 `StatefulDataLoader` (stateful_loader.py says what is asked of it).
             gradients: False: they are not saved, since the loop clears them before each backward pass.
             per_rank: names of parts that differ between ranks; `ModelCheckpoint(layout="shared")` then saves them for each rank.
+            override: names of what a checkpoint does not decide where the program builds it otherwise than the one that saved, by part:
+                `{"optimizer": ["lr", "weight_decay"], "lr_scheduler": ["gamma"], "loader": ["batch_size"]}`. What has changed and is not named is
+                said, and stays as saved.
             **objects: further parts by name: a second loader, a gradient scaler, running averages, random generators of torch, NumPy or Python.
 
         Raises:
-            UsageError: a part has no `state_dict` and `load_state_dict`, or `per_rank` names none.
+            UsageError: a part has no `state_dict` and `load_state_dict`, or `per_rank` names none; `override` likewise, where training begins.
         """
         if loader is not None and not isinstance(loader, Passes):
             loader = StatefulLoader(loader)
@@ -93,6 +99,7 @@ class TrainState:
         }
         self._parts = parts_of_state.named(given)
         self._per_rank = parts_of_state.those_named(per_rank, self._parts)
+        self._override = dict(override or {})
         self._saves_gradients, self._gradients_logged = gradients, False
         self._live_parts: LiveParts | None = None
         self._built: AsBuilt | None = None
@@ -219,7 +226,7 @@ class TrainState:
             raise restored.unfit(str(path), "is no training state of this release")
         self._check_parts(payload["parts"])
         parts = self._bare_parts()
-        self._note_built()
+        built = self._note_built()
         payload = mapped_file.own(module_names.of_file(payload, parts), parts)
         payload = spread.put_back(payload, parts)
         outside = payload.get(OUTSIDE, {})
@@ -228,6 +235,7 @@ class TrainState:
             restored.load(name, items, payload["parts"][name])
         outside_state_dict.put(self._parts, outside)
         restored.check(parts_of_state.without_loaders(parts), payload["parts"])
+        overrides.apply(self._override, parts, payload.get(BUILT, {}), built.options)
         self._put_gradients(payload)
         for items in self._parts.values():
             for item in items:
@@ -288,7 +296,7 @@ class TrainState:
 
     def versions(self) -> dict[str, str]:
         """For the manifest: of torch, and what else of this process decides the order of additions."""
-        return payloads.versions()
+        return {**payloads.versions(), **payloads.script()}
 
     @property
     def sharded(self) -> bool:
@@ -312,6 +320,8 @@ class TrainState:
         if taken.get("gradients") and self._live_parts is not None:
             taken[_ALIKE] = self._live_parts.gradients_are_alike
         number = payloads.SHARDED if payloads.SHARDS in taken else payloads.WHOLE
+        if self._built is not None:
+            taken[BUILT] = self._built.options
         return {"format": number, **taken, "random": capture_random_state()}
 
     def live_parts(self) -> LiveParts:
@@ -333,10 +343,12 @@ class TrainState:
             schedules.check(self._parts)
             self._schedules_checked = True
 
-    def _note_built(self) -> None:
+    def _note_built(self) -> AsBuilt:
         self._built = AsBuilt(self._parts)
+        overrides.check(self._override, self._parts, self._built.options)
         outside_state_dict.report_unsaved(self._parts)
         own_generators.note_program(self._parts)
+        return self._built
 
     def _check_parts(self, parts: Mapping[str, Any]) -> None:
         if set(parts) != set(self._parts):
