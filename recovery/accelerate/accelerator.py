@@ -95,7 +95,9 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # not installe
         folder = progress.session.resume_from
         if folder is not None:
             self.load_state(str(folder))
-            progress.stand(random_position.read(folder, rank=progress.session.rank))
+            saved = random_position.read(folder, rank=progress.session.rank)
+            random_position.put_trainable(self._models, (saved or {}).get("trainable"))
+            progress.stand(saved)
         check_end(progress.position, count, field="accelerator.epochs")
         with progress.session.loop():
             try:
@@ -191,7 +193,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # not installe
                 output_dir,
             )
             return saved
-        progress.write(Path(output_dir))
+        progress.write(Path(output_dir), trainable=random_position.trainable(self._models))
         # Rank 0 writes files that carry no rank: all are there when all have met.
         self.wait_for_everyone()
         rt.adopt_folder(progress.session, output_dir, keep=keep)
@@ -296,8 +298,8 @@ class LoopProgress:
         """The epoch's last batch is used: what is saved from here on is gone on from in the next epoch."""
         self._in_steps, self._is_counted = False, True
 
-    def write(self, folder: Path) -> None:
-        """Write where this rank stands into a folder that is being saved."""
+    def write(self, folder: Path, **more: Any) -> None:
+        """Write where this rank stands into a folder that is being saved, and what `more` it needs."""
         within = self._in_steps
         random_position.write(
             folder,
@@ -306,4 +308,5 @@ class LoopProgress:
             batches=self._batches if within else 0,
             begun=self._begun,
             now=self._generators.state(),
+            **more,
         )

@@ -82,7 +82,8 @@ class Retention:
                 keep_checkpoint_per_n_minutes=self._rule.keep_checkpoint_per_n_minutes,
                 pinned=pinned,
             )
-            for checkpoint in contributions:
+            # The newest first: a framework's folder may stay only because a newer one needs it, which goes too.
+            for checkpoint in sorted(contributions, key=lambda one: one.step, reverse=True):
                 if checkpoint.step in goes and not self._is_pinned(Path(checkpoint.path)):
                     self._remove(Path(checkpoint.path))
 

@@ -182,7 +182,7 @@ class HookState:
         for key, (holder, marks) in after.items():
             of, was = before.get(key, (None, {}))
             if of is not holder:
-                # Loaders that are made anew have other data sets: nobody has changed them.
+                # Loaders that are made again have other data sets: nobody has changed them.
                 continue
             values = dict(_attributes(holder))
             for name in (name for name, marked in marks.items() if name not in was or was[name] != marked):

@@ -40,7 +40,9 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # not installed where types
         self._begun: Saved = {}
         self._goes_on = False
         """The epoch that begins was begun before."""
-        self._has_trained = self._saves_behind_epoch = self._epoch_is_over = False
+        self._stops = False
+        """No step of the epoch that goes on is left, and none is to follow."""
+        self._has_trained = self._saves_behind_epoch = self._steps_are_over = self._epoch_is_over = False
 
     def begin(self) -> None:
         """See that this is the only training of the entry.
@@ -56,14 +58,14 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # not installed where types
             )
         self._has_trained = True
 
-    def stand(self, epoch: int, updates: int, resumed: Saved | None) -> None:
+    def stand(self, epoch: int, updates: int, resumed: Saved | None, *, stops: bool) -> None:
         """Count from here: `updates` steps of an epoch (0-based), which begins or goes on.
 
-        `resumed` is what this rank has saved there; None: nothing.
+        `resumed` is what this rank has saved there; None: nothing. `stops`: training ends with this epoch's end, and no step is left.
         """
         # An epoch counts when it begins.
         self._epoch, self._updates, self._resumed = epoch - 1, updates, resumed
-        self._goes_on = True
+        self._goes_on, self._stops = True, stops
 
     @override
     def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
@@ -77,20 +79,31 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # not installed where types
     @override
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         self._epoch += 1
-        self._epoch_is_over, self.is_first_fetch = False, True
+        self._epoch_is_over, self._steps_are_over, self.is_first_fetch = False, False, True
         resumed, self._resumed = self._resumed, None
         self._generators = Generators(others["train_dataloader"])
         if not self._goes_on:
             self._updates = 0
         self._goes_on = False
-        if resumed is not None:
-            # Within an epoch the Trainer puts back those of the save itself, behind the first fetch.
-            self._generators.restore(resumed["begun" if self._updates else "now"])
-        self._begun = self._generators.state()
         loader = others["train_dataloader"]
+        if resumed is not None:
+            self._go_on(resumed, loader, control)
+        self._begun = self._generators.state()
         own_generators.note_of(loader)
         if not self._updates:
             same_passes.check(same_passes.length_of(loader), epoch=self._epoch)
+
+    def _go_on(self, resumed: Saved, loader: Any, control: Any) -> None:
+        random_position.put_trainable([self._trainer.model], resumed.get("trainable"))
+        fetches = self._updates and not resumed.get("is_closing")
+        # The Trainer puts back those of the save itself behind the first fetch of an epoch that goes on.
+        self._generators.restore(resumed["begun" if fetches else "now"])
+        if fetches:
+            tell_epoch(loader, self._epoch)
+        else:
+            # They were loaded as they were in the save, and no step is to follow that would clear them.
+            control.should_save = control.should_log = control.should_evaluate = False
+            control.should_training_stop = self._stops
 
     @override
     def on_substep_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
@@ -106,9 +119,9 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # not installed where types
         self._session.applied(step=state.global_step, epoch=self._epoch + 1, step_in_epoch=self._updates)
         self._session.check()
         # What an epoch ends with comes behind this step, and belongs into its folder.
-        ends_epoch = control.should_training_stop or self._updates == self.updates_per_epoch
-        self._saves_behind_epoch = ends_epoch and control.should_save
-        control.should_save = control.should_save and not ends_epoch
+        self._steps_are_over = control.should_training_stop or self._updates == self.updates_per_epoch
+        self._saves_behind_epoch = self._steps_are_over and control.should_save
+        control.should_save = control.should_save and not self._steps_are_over
 
     @override
     def on_log(self, args: Any, state: Any, control: Any, **others: Any) -> None:
@@ -118,7 +131,7 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # not installed where types
 
     @override
     def on_epoch_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        self._epoch_is_over = self._updates == self.updates_per_epoch
+        self._epoch_is_over, self._steps_are_over = self._updates == self.updates_per_epoch, False
         control.should_save = control.should_save or self._saves_behind_epoch
         self._saves_behind_epoch = False
 
@@ -126,6 +139,8 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # not installed where types
     def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         trainer = self._trainer
+        # The evaluation behind an epoch's last step may ask for a save, which then is the one that was due there.
+        self._saves_behind_epoch = False
         random_position.write(
             folder,
             rank=self._session.rank,
@@ -133,6 +148,8 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # not installed where types
             batches=0 if self._epoch_is_over else self._updates * args.gradient_accumulation_steps,
             begun=self._begun,
             now=self._generators.state(),
+            is_closing=self._steps_are_over,
+            trainable=random_position.trainable([trainer.model]),
             # At its last step every training stops; more may be asked for at the next start.
             is_over=bool(control.should_training_stop and state.global_step < state.max_steps),
             loss=trainer._tr_loss.detach().cpu(),  # noqa: SLF001 - as above
@@ -143,9 +160,27 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # not installed where types
         rt.adopt_folder(self._session, folder, keep=self._keep, is_pinned=is_best)
 
 
+def tell_epoch(loader: Any, epoch: int) -> None:
+    """As the Trainer tells what an epoch is taken from; where some of it is left out, it tells the loader of the rest, and so not every sampler."""
+    inner: Any = getattr(getattr(loader, "batch_sampler", None), "batch_sampler", None)
+    for part in (loader, inner):
+        if hasattr(part, "set_epoch"):
+            part.set_epoch(epoch)
+
+
 def is_best(folder: Path) -> bool:
-    """Does a step's folder beside it, or itself, name it as its best model? Then it stays: whoever goes back there needs it in the end."""
-    return any(_best_of(other) == folder.name for other in folder.parent.glob("checkpoint-*"))
+    """Does a newer step's folder beside it name it as its best model? Then it stays: whoever goes back there needs it in the end."""
+    step = _step_of(folder)
+    return any(
+        _step_of(other) > step and _best_of(other) == folder.name
+        for other in folder.parent.glob("checkpoint-*")
+    )
+
+
+def _step_of(folder: Path) -> int:
+    """-1: its name has none."""
+    number = folder.name.rpartition("-")[2]
+    return int(number) if number.isdecimal() else -1
 
 
 def _best_of(folder: Path) -> str:

@@ -6,7 +6,8 @@ Five facts of transformers 5.24 shape this package.
 2. `save_total_limit` removes folders before the new one is durable, by the time of their directory, which a folder that is written again
    keeps. So the limit is taken over: a folder goes when two newer ones are committed, and none that another names as its best model.
 3. A folder of an epoch's last step is saved before what the epoch ends with (its evaluation, `on_epoch_end`), and a resume begins the next
-   epoch: all that would be left out. So that save is moved behind it (step_callback.py).
+   epoch: all that would be left out. So that save is moved behind it (step_callback.py). One that its evaluation asks for
+   (`save_strategy="best"`) cannot be: training goes on from there with the epoch's end, without a step.
 4. A folder of a training's last step, gone on from within an epoch, trains one step more; one that a callback has stopped trains on.
 5. A training set without a length is one endless epoch to a resume, however often it has come to its end.
 """
@@ -112,9 +113,13 @@ class Recovered:
         resumed = self._resumed
         if resumed:
             epoch, batches = resumed["epoch"], resumed["batches"]
-        if resumed is not None and (resumed.get("is_over") or self.state.global_step >= max_steps):
+        is_over = resumed is not None and bool(resumed.get("is_over") or self.state.global_step >= max_steps)
+        if resumed and resumed.get("is_closing"):
+            batches = steps.updates_per_epoch * self.args.gradient_accumulation_steps
+        elif is_over:
             epoch, batches = steps.num_epochs, 0
-        steps.stand(epoch, batches // self.args.gradient_accumulation_steps, resumed or None)
+        updates = batches // self.args.gradient_accumulation_steps
+        steps.stand(epoch, updates, resumed or None, stops=is_over)
         # What is logged at a step is logged before that step is saved.
         purge_step = self.state.global_step + (1 if resumed is not None else 0)
         go_on_in_tensorboard(self.callback_handler.callbacks, session, self.args.output_dir, purge_step)

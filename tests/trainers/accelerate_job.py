@@ -5,11 +5,23 @@ from __future__ import annotations
 import os
 
 import torch
+from accelerate.utils import DistributedDataParallelKwargs
 from torch.utils.data import DataLoader
 
 import recovery.accelerate
 from recovery.accelerate import Accelerator, current_session
-from tests.trainers.tiny_training import SAMPLES, Net, Samples, Stream, enter, finish, hold, log, note
+from tests.trainers.tiny_training import (
+    SAMPLES,
+    UNFREEZES,
+    Net,
+    Samples,
+    Stream,
+    enter,
+    finish,
+    hold,
+    log,
+    note,
+)
 
 EPOCHS = int(os.environ.get("JOB_EPOCHS", "2"))
 SAVE_STEPS = int(os.environ.get("JOB_SAVE_STEPS", "5"))
@@ -23,7 +35,8 @@ NUM_WORKERS = int(os.environ.get("JOB_NUM_WORKERS", "0"))
 def main() -> None:
     session = current_session()
     enter(session)
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=ACCUMULATION)
+    parallel = DistributedDataParallelKwargs(find_unused_parameters=UNFREEZES)
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=ACCUMULATION, kwargs_handlers=[parallel])
     torch.manual_seed(7)
     net = Net()
     train = (
@@ -38,9 +51,12 @@ def main() -> None:
         net, optimizer, train, evaluation, schedule
     )
 
+    net.layers[0].requires_grad_(not UNFREEZES)
     step = session.step if session else 0
     for epoch in accelerator.epochs(EPOCHS):
         model.train()
+        if epoch == 1:
+            net.layers[0].requires_grad_(True)
         for step, batch in accelerator.steps(train):
             total = 0 if STREAM else EPOCHS * len(train)
             assert session is None or session.total_steps == total, "the launcher's line tells when it ends"

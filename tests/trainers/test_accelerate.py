@@ -47,6 +47,11 @@ CASES: dict[str, tuple[str, dict[str, str], int]] = {
         12,
     ),
     "in a stream": ("step@20", {"JOB_STREAM": "90"}, 15),
+    "where the epoch before has unfrozen a layer": (
+        "step@44",
+        {"JOB_UNFREEZES": "1", "JOB_EPOCHS": "3"},
+        40,
+    ),
     "with loader workers": ("step@28", {"JOB_NUM_WORKERS": "1"}, 25),
 }
 

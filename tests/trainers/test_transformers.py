@@ -29,6 +29,13 @@ def test_rank_0_is_killed(tmp_path: Path, undisturbed_trainer: Undisturbed) -> N
 
 
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 5, "load_best_model_at_end": True}
+BEST = {
+    "eval_strategy": "steps",
+    "eval_steps": 19,
+    "save_strategy": "best",
+    "metric_for_best_model": "loss",
+    "load_best_model_at_end": True,
+}
 CASES = {
     "in the evaluation": ("evaluation@10", arguments(**EVALUATED), 5),
     "in a save": ("save@10", {}, 5),
@@ -51,6 +58,26 @@ CASES = {
     "shuffled without a seed of its own": (
         "step@30",
         arguments(accelerator_config={"use_seedable_sampler": False}),
+        25,
+    ),
+    "behind a save that the evaluation of an epoch's last step asked for": (
+        "step@24",
+        arguments(**BEST, learning_rate=0.01),
+        19,
+    ),
+    "where training ends, behind such a save": (
+        "epoch@38",
+        arguments(**BEST, learning_rate=0.01, eval_on_start=True),
+        38,
+    ),
+    "in batches of balanced lengths": (
+        "step@28",
+        {**arguments(train_sampling_strategy="batch_rebalance"), "JOB_LENGTHS": "1"},
+        25,
+    ),
+    "where a callback has unfrozen a layer": (
+        "step@28",
+        {**arguments(ddp_find_unused_parameters=True), "JOB_UNFREEZES": "1"},
         25,
     ),
     "with loader workers": ("step@13", arguments(dataloader_num_workers=1), 10),

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from recovery.checkpoint import catalogue
+from recovery.checkpoint.retention import Retention, Rule
 from recovery.errors import UsageError
+from tests.checkpoint.test_folders import adopted, written
 
 pytestmark = pytest.mark.trainers
 
@@ -74,7 +78,38 @@ def test_a_folder_that_another_names_as_its_best_model_stays(tmp_path: Path) -> 
     (tmp_path / "checkpoint-30").mkdir()
     (tmp_path / "checkpoint-30/trainer_state.json").write_text("{")
     kept = {step for step in (5, 10, 20, 25, 30) if is_best(tmp_path / f"checkpoint-{step}")}
-    assert kept == {5, 25}
+    assert kept == {5}
+
+
+@pytest.mark.parametrize(
+    ("best_of", "left"),
+    [
+        (lambda step: step, {30, 35, 40}),
+        (lambda step: 10 if step >= 10 else 5, {10, 30, 35, 40}),
+        (lambda step: step - step % 10 or 5, {30, 35, 40}),
+    ],
+)
+def test_the_limit_of_folders_holds_while_the_evaluation_improves(
+    tmp_path: Path, best_of: Callable[[int], int], left: set[int]
+) -> None:
+    from recovery.transformers.step_callback import is_best
+
+    def steps() -> list[int]:
+        return sorted(int(folder.name.partition("-")[2]) for folder in tmp_path.iterdir() if folder.is_dir())
+
+    retention = Retention(
+        lambda: catalogue.list_directory(tmp_path, catalogue.FOLDERS, job="job-a", run=1, rank=0),
+        Rule(keep_checkpoint_max=3, keep_checkpoint_per_n_minutes=0),
+        is_best,
+        rank=0,
+    )
+    for step in range(5, 45, 5):
+        named = {"best_model_checkpoint": f"out/checkpoint-{best_of(step)}"}
+        folder = written(tmp_path / f"checkpoint-{step}", {"trainer_state.json": json.dumps(named).encode()})
+        adopted(folder, step=step)
+        retention.apply(previous_durable_step=step - 5)
+        assert len(steps()) <= 4
+    assert set(steps()) == left
 
 
 def test_outside_of_recovery_the_trainer_is_transformers_own(tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ HELD = os.environ.get("JOB_HELD", "")
 STEP_MS = int(os.environ.get("JOB_STEP_MS", "0"))
 DRAWS = os.environ.get("JOB_DRAWS") == "1"
 """Fetching a sample draws."""
+UNFREEZES = os.environ.get("JOB_UNFREEZES") == "1"
+"""The first layer is trained from the second epoch on."""
 
 
 def sample(index: int) -> dict[str, Any]:

@@ -12,14 +12,25 @@ from typing_extensions import override
 
 import recovery.transformers
 from recovery.transformers import Trainer, current_session
-from tests.trainers.tiny_training import SAMPLES, Net, Samples, Stream, enter, finish, hold, note
+from tests.trainers.tiny_training import SAMPLES, UNFREEZES, Net, Samples, Stream, enter, finish, hold, note
 
 ARGUMENTS: dict[str, Any] = json.loads(os.environ.get("JOB_ARGUMENTS", "{}"))
 """More of TrainingArguments."""
 STREAM = int(os.environ.get("JOB_STREAM", "0"))
 """How many samples the training set has, that has no length then."""
 PATIENCE = int(os.environ.get("JOB_PATIENCE", "0"))
+LENGTHS = os.environ.get("JOB_LENGTHS") == "1"
+"""The samples have input_ids of different lengths, which the model does not take."""
 _NOT_OF_TRAINING = ("runtime", "per_second", "train_loss", "flos")
+
+
+class Sized(Samples):
+    @override
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index >= len(self):
+            # The Trainer asks for all lengths by iterating.
+            raise IndexError(index)
+        return {**super().__getitem__(index), "input_ids": torch.zeros(3 + index % 5)}
 
 
 class Watched(TrainerCallback):  # type: ignore[misc]  # not installed where types are checked
@@ -27,6 +38,15 @@ class Watched(TrainerCallback):  # type: ignore[misc]  # not installed where typ
 
     def __init__(self, net: Net) -> None:
         self.net, self.session = net, current_session()
+
+    @override
+    def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        self.net.layers[0].requires_grad_(not UNFREEZES)
+
+    @override
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        if state.epoch == 1:
+            self.net.layers[0].requires_grad_(True)
 
     @override
     def on_step_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
@@ -74,7 +94,7 @@ def main() -> None:
     trainer = Trainer(
         model=net,
         args=TrainingArguments(**arguments),
-        train_dataset=Stream(STREAM) if STREAM else Samples(SAMPLES),
+        train_dataset=Stream(STREAM) if STREAM else Sized(SAMPLES) if LENGTHS else Samples(SAMPLES),
         eval_dataset=Samples(20, first=1_000),
         callbacks=[Watched(net), *([EarlyStoppingCallback(PATIENCE)] if PATIENCE else [])],
     )
