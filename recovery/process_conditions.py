@@ -23,7 +23,7 @@ Noted = dict[str, Any]
 
 _SIG_DFL, _SIG_IGN = 0, 1
 """Of signal.h."""
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PR_SET_PDEATHSIG, _PR_GET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 2, 36
 """Of linux/prctl.h."""
 
 
@@ -112,6 +112,16 @@ def _set_out_of_memory_score(wanted: str) -> None:
         score.write(wanted)
 
 
+def _signal_of_parents_death() -> int:
+    number = ctypes.c_int()
+    ctypes.CDLL(None).prctl(_PR_GET_PDEATHSIG, ctypes.byref(number))
+    return number.value
+
+
+def _set_signal_of_parents_death(number: int) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+
+
 TABLE = (
     # What restores a row may open a file, so the limits are first.
     Condition("limits", _limits, _set_limits),
@@ -135,6 +145,8 @@ TABLE = (
     Condition("blocked signals", lambda: _signals("SigBlk"), _block),
     Condition("ignored signals", _ignored, _ignore),
     Condition("out of memory score", _out_of_memory_score, _set_out_of_memory_score),
+    # Of a thread: another one that becomes the next program by exec would leave it behind, tied to nobody.
+    Condition("signal of the parent's death", _signal_of_parents_death, _set_signal_of_parents_death),
 )
 
 
@@ -213,7 +225,7 @@ def tie_to(parent: int) -> None:
     Args:
         parent: process id of it.
     """
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _set_signal_of_parents_death(signal.SIGKILL)
     # It may have died before the kernel was asked.
     if os.getppid() != parent:
         os._exit(0)

@@ -25,10 +25,11 @@ CANNOT_BE_STARTED = 71
 def _main(words: Sequence[str]) -> None:
     """Let the kernel kill this process when its parent dies, take up its conditions, and become the command."""
     parent, conditions, *command = words
-    process_conditions.tie_to(int(parent))
     process_conditions.wait_for_children()
     for left in process_conditions.restore(json.loads(conditions)):
         os.write(2, f"event=condition_not_restored {left.text}\n".encode(errors="replace"))
+    # Behind the conditions, among which is what the parent itself is tied by.
+    process_conditions.tie_to(int(parent))
     try:
         os.execvp(command[0], command)  # noqa: S606 - the command of the person who started the job
     except OSError as error:

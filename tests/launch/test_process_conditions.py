@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import json
 import os
 import resource
@@ -28,6 +29,9 @@ from tests.pace import HANG_S
 SHOWS = "import json\nfrom recovery import process_conditions\nprint(json.dumps(process_conditions.note()))\n"
 NAMES = [one.name for one in process_conditions.TABLE]
 
+_PR_SET_PDEATHSIG = 1
+"""Of linux/prctl.h."""
+
 
 def _lower_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
@@ -43,6 +47,7 @@ CHANGES: Mapping[str, Callable[[], object]] = {
     "blocked signals": lambda: signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1]),
     "ignored signals": lambda: signal.signal(signal.SIGUSR2, signal.SIG_IGN),
     "out of memory score": lambda: Path("/proc/self/oom_score_adj").write_text("100"),
+    "signal of the parent's death": lambda: ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGUSR2),
 }
 """What a person, a system or a library may do to a process while its job goes on."""
 
@@ -124,7 +129,7 @@ def test_a_later_start_is_as_the_first(
     if not may(name):
         pytest.skip("needs root")
     first, later = first_and_later(tmp_path, method, CHANGES[name])
-    assert first == unchanged
+    assert first == {**unchanged, "signal of the parent's death": signal.SIGKILL}, "it ends with its launcher"
     assert later == first
     # The launcher says what it has noticed.
     assert f"other conditions now ({name}: " in " ".join(capsys.readouterr().out.split())

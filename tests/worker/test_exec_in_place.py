@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from recovery.core.worker.stimuli import Hangs
 from recovery.errors import ROWS
+from recovery.readable import is_readable
 from recovery.worker.exec_in_place import (
     HANGS_VARIABLE,
     TOKEN_VARIABLE,
@@ -19,6 +21,7 @@ from recovery.worker.exec_in_place import (
     take_hangs,
     take_token,
 )
+from tests.pace import HANG_S
 from tests.untraced import run_module
 
 
@@ -118,3 +121,37 @@ def test_the_next_program_runs_under_the_conditions_of_the_first(tmp_path: Path)
     first, later = map(json.loads, done.stdout.splitlines())
     assert later == first
     assert 1 in first["ignored signals"]
+
+
+_TIED = """
+import os, signal, sys, threading
+from recovery import process_conditions
+from recovery.core.ids import ResumeToken
+from recovery.core.worker.stimuli import Hangs
+
+if "MS_RESUME_TOKEN" not in os.environ:
+    process_conditions.tie_to(os.getppid())
+    from recovery.worker.exec_in_place import replace_process
+    threading.Thread(target=replace_process, args=(ResumeToken("t" * 32), Hangs(1, 2))).start()
+else:
+    print(os.getpid(), flush=True)
+signal.pause()
+"""
+_LAUNCHES = "import subprocess, sys; subprocess.run([sys.executable, 'train.py'])"
+
+
+def test_a_process_that_was_replaced_from_another_thread_ends_with_its_launcher(tmp_path: Path) -> None:
+    """What ties it to its parent belongs to a thread: it went on with its rank and its GPU."""
+    (tmp_path / "train.py").write_text(_TIED)
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", _LAUNCHES], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    )
+    with launcher:
+        assert launcher.stdout is not None
+        worker = int(launcher.stdout.readline())
+        launcher.kill()
+        # Its end of the pipe is closed with it.
+        has_ended = is_readable(launcher.stdout, HANG_S) and not launcher.stdout.read()
+        if not has_ended:
+            os.kill(worker, signal.SIGKILL)
+    assert has_ended

@@ -86,6 +86,7 @@ def turn_into_worker(request: Fork, imported: Imported, launcher: int, held: Des
     if not os.read(template, 1):
         os._exit(1)
     process_conditions.tie_to(launcher)
+    exec_in_place.note_start()
     os.write(template, msgspec.msgpack.encode(Forked(pid=os.getpid())))
     os.close(template)
     # A process that the launcher does not know of would run beside the one that it begins instead.
@@ -136,7 +137,6 @@ def _forget_the_template() -> None:
     main_thread: Any = threading.main_thread()
     # Python renews its other number only (measured with 3.11).
     main_thread._set_native_id()  # noqa: SLF001 - see above
-    exec_in_place.note_start()
     process: Any = sys.modules.get("multiprocessing.process")
     if process is not None:
         process.ORIGINAL_DIR = os.getcwd()  # noqa: PTH109 - a text there
