@@ -85,7 +85,9 @@ def msrun(
     _check_programs(given)
     looked = preflight.Looked(given, environment, reading, placed, Path.cwd())
     preflight.look(looked, lambda text: console.say(text, style="yellow"))
-    log_dir = _created(given.log_dir)
+    own_dir = _created(placement.own_directory(given, host))
+    # Ranks that are given are names that no other host has.
+    log_dir = own_dir if given.node_rank < 0 else _created(given.log_dir)
     simulates = given.sim_level >= 0
     scheduler = given.master_addr, given.master_port
     access = Access() if simulates else _access(given, environment, host)
@@ -117,9 +119,9 @@ def msrun(
     agent = Agent(placed, context)
     if not given.join:
         pid = background.hand_over(
-            log_dir, lambda: asyncio.run(_run(agent, [], environment)), stop_grace_s=stop_grace_s
+            own_dir, lambda: asyncio.run(_run(agent, [], environment)), stop_grace_s=stop_grace_s
         )
-        console.say(f"the job runs in the background (pid {pid}); `recovery stop {log_dir}` ends it")
+        console.say(f"the job runs in the background (pid {pid}); `recovery stop {own_dir}` ends it")
         return 0
     shown: list[Coroutine[Any, Any, None]] = [follow(_tails(given, placed, log_dir))]
     if given.progress and status_line.is_wanted() and not simulates:

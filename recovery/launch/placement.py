@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
+from pathlib import Path
 
 import msgspec
 
@@ -138,6 +139,17 @@ def place(arguments: Arguments, host: Host, script: Script) -> tuple[Placed, ...
         return placed
     placed += tuple(_standby(arguments, index, host, script) for index in range(arguments.standby_num))
     return (_scheduler(arguments, host), *placed) if host.owns_master_addr else placed
+
+
+def own_directory(arguments: Arguments, host: Host) -> Path:
+    """Where this host's launcher writes what another one of the job would write under the same name: `--log_dir` of the scheduler's host.
+
+    Several hosts may work in one directory of a file server. Their addresses tell them apart; copied machines have one host name.
+    """
+    is_alone = arguments.local_worker_num == arguments.worker_num or arguments.sim_level >= 0
+    return (
+        arguments.log_dir if is_alone or host.owns_master_addr else arguments.log_dir / _name_of(host.address)
+    )
 
 
 def environment_of(

@@ -125,21 +125,20 @@ def test_three_hosts_of_one_name_get_their_ranks_from_the_scheduler(
     with LaunchedCluster(tmp_path, workers=3, environment=HELD) as cluster:
         cluster.start("--local_worker_num=1", address)
         for number, there in enumerate(hosts):
-            logs = f"--log_dir=logs_{number}"
-            cluster.start("--local_worker_num=1", address, logs, name=f"host_{number}", prefix=there.prefix)
+            cluster.start("--local_worker_num=1", address, name=f"host_{number}", prefix=there.prefix)
         cluster.wait_step(12)
         third = cluster.processes["host_1"]
         cluster.kill("host_1")
         cluster.wait_event(EventKind.NODE_LOST)
-        cluster.start(
-            "--local_worker_num=1", address, "--log_dir=logs_1", name="host_1", prefix=hosts[1].prefix
-        )
+        cluster.start("--local_worker_num=1", address, name="host_1", prefix=hosts[1].prefix)
         cluster.go_on()
 
         for name in (LAUNCHER, "host_0", "host_1"):
             assert cluster.wait_exit(name) == 0, cluster.tails()
         assert third.poll() is not None
         cluster.check_result()
+        logs = [path.read_text() for path in cluster.logs.glob("**/worker_0.log")]
+        assert sorted(log.count("start 1 ") for log in logs) == [1, 1, 2], "all share one directory"
         assert (
             len({first_id(str(stored.event.node_id)) for stored in cluster.events(EventKind.NODE_ADMITTED)})
             == 3

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -13,6 +15,7 @@ from recovery.launch.placement import (
     Script,
     environment_of,
     environment_of_all,
+    own_directory,
     place,
 )
 from tests.launch.typed import parse
@@ -78,6 +81,17 @@ def test_automatic_ranks_leave_the_rank_to_the_scheduler() -> None:
 
     assert [first.variables["MS_NODE_ID"], second.variables["MS_NODE_ID"]] == ["10.0.0.7_0", "10.0.0.7_1"]
     assert not {"RANK_ID", "RANK"} & set(first.variables)
+
+
+def test_a_host_beside_the_schedulers_has_a_directory_of_its_own() -> None:
+    """Without ranks each host's first worker is `worker_0`; with them each still has an agent's note."""
+    shared = "--log_dir=/shared/logs"
+    for flags in (("--local_worker_num=2",), ("--local_worker_num=2", "--node_rank=1")):
+        arguments = parse([shared, "--worker_num=4", *flags, "train.py"])
+        assert own_directory(arguments, HOST) == Path("/shared/logs")
+        assert own_directory(arguments, ELSEWHERE) == Path("/shared/logs", ELSEWHERE.address)
+    for alone in (("--worker_num=4",), ("--worker_num=4", "--local_worker_num=2", "--sim_level=0")):
+        assert own_directory(parse([shared, *alone, "train.py"]), ELSEWHERE) == Path("/shared/logs")
 
 
 @pytest.mark.parametrize(
