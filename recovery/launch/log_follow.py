@@ -27,11 +27,17 @@ class Tail:
         """
         self._path, self._label, self._number = path, label, number
         self._offset, self._is_named = 0, False
+        self.has_more = False
+        """Something may be left: a loud process is shown piece by piece, and the launcher sees to all its processes in between."""
         with contextlib.suppress(OSError):
             self._offset = path.stat().st_size
 
     def show(self, *, to_the_end: bool = False) -> None:
-        """Print the lines that are new; a last one without its end only when nothing can follow. A log that cannot be read hides no other."""
+        """Print a piece of what is new, in whole lines; all of it, and a last one without its end, only when nothing can follow.
+
+        A log that cannot be read hides no other.
+        """
+        self.has_more = False
         try:
             self._show(to_the_end=to_the_end)
         except FileNotFoundError:
@@ -60,6 +66,9 @@ class Tail:
                     console.show_line(self._label, line, number=self._number)
                 self._offset += len(whole)
                 log.seek(self._offset)
+                self.has_more = not to_the_end
+                if self.has_more:
+                    return
             if self._label == "0":
                 console.note_unfinished(piece.decode(errors="replace"))
 
@@ -71,7 +80,7 @@ async def follow(tails: list[Tail]) -> None:
             for tail in tails:
                 tail.show()
             console.output.go_on()
-            await asyncio.sleep(_POLL_S)
+            await asyncio.sleep(0 if any(tail.has_more for tail in tails) else _POLL_S)
     finally:
         for tail in tails:
             tail.show(to_the_end=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pty
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from recovery.launch import console
-from recovery.launch.log_follow import Tail
+from recovery.launch.log_follow import Tail, follow
 
 MANY = """
 import sys
@@ -83,10 +84,32 @@ def test_a_line_without_an_end_is_shown_in_pieces(tmp_path: Path, capsys: pytest
     log = tmp_path / "worker_0.log"
     tail = Tail(log, "0", number=0)
     log.write_text("x" * 200_000)
-    tail.show()
+    for _ in range(5):
+        tail.show()
     assert capsys.readouterr().out.count("x") == 3 * 65_536, "the rest may still go on"
     tail.show(to_the_end=True)
     assert capsys.readouterr().out.count("x") == 200_000 - 3 * 65_536
+
+
+def test_a_loud_log_is_shown_piece_by_piece_and_others_are_served_in_between(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log, lines = tmp_path / "worker_0.log", 20_000
+    tail = Tail(log, "0", number=0)
+    log.write_text("".join(f"line {number}\n" for number in range(lines)))
+    shown: list[int] = []
+
+    async def supervise() -> None:
+        following = asyncio.create_task(follow([tail]))
+        while sum(shown) < lines:
+            await asyncio.sleep(0)
+            if count := capsys.readouterr().out.count("line "):
+                shown.append(count)
+        following.cancel()
+
+    asyncio.run(supervise())
+    assert max(shown) * len("line 0\n") <= 65_536, "a death waits for one piece, not for all"
+    assert len(shown) > 2
 
 
 REPEATED = """

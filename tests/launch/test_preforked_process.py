@@ -121,7 +121,7 @@ def test_a_report_counts_although_its_process_has_ended() -> None:
     with theirs:
         forked_child.report_error(theirs.fileno(), OSError(errno.ENOENT, "gone"))
     with subprocess.Popen(["sleep", "60"]) as between:
-        request = Fork(command=("python",), environment={}, conditions={})
+        request = Fork.of(["python"], {}, {})
         answer = PreforkedProcess(between.pid, ours).begin(request, [], lambda: "")
         # It was waited for already.
         between.returncode = -signal.SIGKILL

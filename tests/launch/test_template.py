@@ -19,7 +19,7 @@ from recovery.launch.forkserver import fork_messages
 from recovery.launch.forkserver.fork_messages import Fork, Forked, Prepare, Prepared
 from recovery.launch.forkserver.fork_requests import NotBegun
 from recovery.launch.forkserver.template import Template
-from tests.launch.forking import forked, orphans_left_alone, ready_template
+from tests.launch.forking import forked, orphans_left_alone, ready_template, spawned
 from tests.pace import wait_for
 
 IMPORTS = {
@@ -239,6 +239,17 @@ def test_a_changed_script_is_run_as_it_is_then(tmp_path: Path) -> None:
         assert forked(template, tmp_path, "train.py") == (0, "22\n")
 
 
+def test_neither_a_script_nor_an_argument_nor_a_directory_has_to_be_utf_8(tmp_path: Path) -> None:
+    place = tmp_path / os.fsdecode(b"caf\xe9")
+    place.mkdir()
+    script = os.fsdecode(b"tr\xe4in.py")
+    (place / script).write_text("import os, sys; print(list(map(os.fsencode, [*sys.argv, os.getcwd()])))")
+    with ready_template(Prepare(modules=("colorsys",))) as template:
+        fork = forked(template, place, script, os.fsdecode(b"\xff"))
+    assert fork == spawned(place, script, os.fsdecode(b"\xff"))
+    assert fork[0] == 0, fork[1]
+
+
 def test_its_forks_go_on_when_it_dies(bare: Template, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(600)")
     log = tmp_path / "log"
@@ -284,11 +295,7 @@ def test_a_template_that_does_not_answer_is_of_no_use_soon(bare: Template) -> No
 
 def test_a_fork_that_its_launcher_does_not_know_of_never_runs(bare: Template, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("open('ran', 'w')")
-    request = Fork(
-        command=(sys.executable, "train.py"),
-        environment={},
-        conditions={"directory": str(tmp_path)},
-    )
+    request = Fork.of([sys.executable, "train.py"], {}, {"directory": str(tmp_path)})
     log = os.open(tmp_path / "log", os.O_WRONLY | os.O_CREAT)
     go, may_go = os.pipe()
     os.close(may_go)
@@ -335,8 +342,8 @@ def is_gone(process: psutil.Process) -> bool:
 def test_a_message_of_any_size_comes_whole_with_its_descriptors(tmp_path: Path) -> None:
     here, there = socket.socketpair()
     with here, there, (tmp_path / "log").open("wb") as log:
-        environment = {b"A%d" % number: b"x" * 1000 for number in range(100)}
-        request = Fork(command=("a",), environment=environment, conditions={})
+        environment = {f"A{number}": "x" * 1000 for number in range(100)}
+        request = Fork.of(["a"], environment, {})
         fork_messages.send(here, request, [log.fileno(), log.fileno()])
         received, descriptors = fork_messages.receive_request(there)
         assert received == request

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import array
+import json
+import os
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Union
 
 import msgspec
@@ -46,12 +48,34 @@ class Unsafe(msgspec.Struct, frozen=True, kw_only=True, tag="unsafe"):
 class Fork(msgspec.Struct, frozen=True, kw_only=True, tag="fork"):
     """Launcher to template: begin a process. Two descriptors come along: of its log, and of a pipe that gives a byte when it may go on."""
 
-    command: tuple[str, ...]
-    """As it would be spawned."""
+    words: tuple[bytes, ...]
+    """The command as it would be spawned: no path has to be UTF-8."""
     environment: dict[bytes, bytes]
     """All of it."""
-    conditions: dict[str, Any]
-    """That it runs under (recovery.process_conditions)."""
+    noted: str
+    """In JSON, which has escapes for such a path: the conditions that it runs under (recovery.process_conditions)."""
+
+    @classmethod
+    def of(
+        cls, command: Sequence[str], environment: Mapping[str, str], conditions: Mapping[str, Any]
+    ) -> Fork:
+        """Ask for a process that would be spawned with these."""
+        return cls(
+            words=tuple(map(os.fsencode, command)),
+            environment={os.fsencode(name): os.fsencode(value) for name, value in environment.items()},
+            noted=json.dumps(conditions),
+        )
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """As it would be spawned."""
+        return tuple(map(os.fsdecode, self.words))
+
+    @property
+    def conditions(self) -> dict[str, Any]:
+        """That it runs under."""
+        noted: dict[str, Any] = json.loads(self.noted)
+        return noted
 
 
 class Forked(msgspec.Struct, frozen=True, kw_only=True, tag="forked"):

@@ -91,11 +91,7 @@ class ForkRequests(ABC):
         reason = self._cannot(command, environment, conditions["processors"])
         if reason:
             return NotBegun(reason=reason, over=False)
-        request = Fork(
-            command=tuple(command),
-            environment={os.fsencode(name): os.fsencode(value) for name, value in environment.items()},
-            conditions=conditions,
-        )
+        request = Fork.of(command, environment, conditions)
         go, may_go = os.pipe()
         try:
             with self._using:
