@@ -46,14 +46,22 @@ def launch_and_sum_up(given: Arguments, environment: Mapping[str, str]) -> int:
 
     if given.continue_run is not None:
         environment = {**environment, "MS_CONTINUE": str(int(given.continue_run))}
-    return launch(given, environment, last_words=lambda: _summary(given.log_dir.resolve(), environment))
+    log_dir = given.log_dir.resolve()
+    return launch(
+        given, environment, last_words=lambda code: _summary(code, given.master_addr, log_dir, environment)
+    )
 
 
-def _summary(log_dir: Path, environment: Mapping[str, str]) -> list[str]:
-    """How the job went, where its store is this host's."""
+def _summary(code: int, master: str, log_dir: Path, environment: Mapping[str, str]) -> list[str]:
+    """How the job went, where its store is this host's; else how this host's part of it did."""
     path = Path(environment.get("MS_RECOVERY_PATH", ""))
     if environment.get("MS_ENABLE_RECOVERY") != "1":
         return []
+    if not scheduler_path(path).exists():
+        how = f"ended with {code}" if code else "are done"
+        return [
+            f"this host's workers {how}; {master}, where the scheduler ran, sums the job up; logs: {log_dir}"
+        ]
     try:
         if not scheduler_path(path).exists():
             return []

@@ -15,7 +15,12 @@ RecoveryPath = Annotated[
     Path, typer.Argument(help="the job's MS_RECOVERY_PATH", metavar="PATH", readable=False)
 ]
 MaybePath = Annotated[
-    Path | None, typer.Argument(help="the job's MS_RECOVERY_PATH", metavar="[PATH]", readable=False)
+    Path | None,
+    typer.Argument(
+        help="the job's MS_RECOVERY_PATH; without it that of the environment, else ./recovery",
+        metavar="[PATH]",
+        readable=False,
+    ),
 ]
 Connect = Annotated[
     str | None, typer.Option(help="HOST:PORT of a running scheduler, instead of PATH", metavar="HOST:PORT")

@@ -8,7 +8,8 @@ import typer
 from rich.text import Text
 
 from recovery.cli.formats import console, print_json
-from recovery.cli.options import FOUND, AsJson, RecoveryPath
+from recovery.cli.options import FOUND, AsJson, MaybePath
+from recovery.cli.source import path_of
 from recovery.report import stored as stored_state
 from recovery.report.plan import Plan
 from recovery.report.plan import plan as make_plan
@@ -17,13 +18,14 @@ from recovery.report.stored import Stored
 
 
 def plan(
-    path: RecoveryPath,
+    path: MaybePath = None,
     as_json: AsJson = False,
     allow_restart_from_zero: Annotated[
         bool, typer.Option("--allow-restart-from-zero", help="as with MS_ALLOW_RESTART_FROM_ZERO=1")
     ] = False,
 ) -> None:
     """What a restart now would do; the exit code says whether the job could go on."""
+    path = path_of(path)
     state = stored_state.read_stored(path)
     found = make_plan(state, allow_restart_from_zero=allow_restart_from_zero)
     if as_json:

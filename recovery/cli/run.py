@@ -12,6 +12,7 @@ import typer
 
 from recovery.cli import torchrun_line
 from recovery.cli.msrun import is_typed, launch_and_sum_up, parameter
+from recovery.cli.source import RUN_PATH
 from recovery.launch.arguments import Arguments
 from recovery.transport.local_address import free_port
 
@@ -35,7 +36,6 @@ _HELP = {
 }
 _CONTINUE = "a finished job's path: its run goes on from its last checkpoint, to a later end; or its next run begins at step 0"
 _SHORT = {"tee": "-t", "redirects": "-r"}
-_RECOVERY_PATH = "recovery"
 
 
 def run(context: typer.Context, **_: Any) -> None:
@@ -50,11 +50,9 @@ def run(context: typer.Context, **_: Any) -> None:
     task = given.pop("task", None) or ()
     line = torchrun_line.read(given, task, machine)
     arguments = Arguments.of({"log_dir": Path("logs"), **line.typed}, line.task)
-    if environment.setdefault("MS_ENABLE_RECOVERY", "1") == "1" and "MS_RECOVERY_PATH" not in environment:
-        environment["MS_RECOVERY_PATH"] = str(Path(_RECOVERY_PATH).absolute())
-        typer.echo(
-            f"recovery is on: its state is in ./{_RECOVERY_PATH} (MS_RECOVERY_PATH names another directory)"
-        )
+    if environment.setdefault("MS_ENABLE_RECOVERY", "1") == "1" and "MSRUN_PATH" not in environment:
+        environment["MSRUN_PATH"] = str(Path(RUN_PATH).absolute())
+        typer.echo(f"recovery is on: its state is in ./{RUN_PATH} (MSRUN_PATH names another directory)")
     if line.host:
         environment["MS_WORKER_IP"] = line.host
     for note in line.notes:

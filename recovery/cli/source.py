@@ -18,6 +18,8 @@ from recovery.tls.side import Side
 from recovery.transport import inspection_client
 from recovery.transport.access import Access
 
+RUN_PATH = "recovery"
+"""Where `recovery run` keeps a job whose MS_RECOVERY_PATH is not set, below the working directory."""
 Address = tuple[str, int]
 """Of a running scheduler."""
 Source = Path | Address
@@ -25,21 +27,37 @@ Source = Path | Address
 _event = Converter(EventRecord)
 
 
-def source_of(path: Path | None, connect: str | None) -> Source:
-    """Take exactly one of the two.
+def path_of(path: Path | None) -> Path:
+    """The recovery path that is looked at: as typed, else MS_RECOVERY_PATH, else that of `recovery run`, where there is one.
 
     Raises:
-        UsageError: both are given, or neither.
-        SettingError: `connect` is no address.
+        UsageError: there is none.
     """
-    if (path is None) == (connect is None):
+    found = path or Path(os.environ.get("MS_RECOVERY_PATH") or RUN_PATH)  # noqa: TID251 - as `recovery run` reads it
+    if path is None and not found.is_dir():
         raise UsageError(
             field="PATH",
-            reason="or --connect=HOST:PORT is needed, and only one of them",
-            next_step="Name the job's MS_RECOVERY_PATH.",
+            reason=f"is not given, and {found} is not there",
+            next_step="Name the job's MS_RECOVERY_PATH, or give --connect=HOST:PORT where the command takes it.",
         )
-    if path is not None:
-        return path
+    return found
+
+
+def source_of(path: Path | None, connect: str | None) -> Source:
+    """Take one of the two; neither: as `path_of`.
+
+    Raises:
+        UsageError: both are given, or neither, and nothing is there.
+        SettingError: `connect` is no address.
+    """
+    if path is not None and connect is not None:
+        raise UsageError(
+            field="PATH",
+            reason="and --connect=HOST:PORT are both given, and a job is looked at in one place",
+            next_step="Leave one of them out.",
+        )
+    if connect is None:
+        return path_of(path)
     host, _, port = str(connect).rpartition(":")
     if not host or not (port.isascii() and port.isdigit()):
         raise SettingError(

@@ -27,7 +27,7 @@ def status_of(source: Source) -> dict[str, Any]:
     """Where the job stands, as plain values by key."""
     if isinstance(source, Path):
         return status_report.status(stored_state.read_stored(source))
-    last = [event_of(row) for row in ask(source, "/events")[-status_report.LAST_EVENTS :]]
+    last = status_report.last_events([event_of(row) for row in ask(source, "/events")])
     return status_report.status_of_view(ask(source, "/status"), last, place=f"{source[0]}:{source[1]}")
 
 

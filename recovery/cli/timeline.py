@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from recovery.cli.formats import Format, print_json, print_line, show_rows, warn
-from recovery.cli.options import AsJson, RecoveryPath
+from recovery.cli.options import AsJson, MaybePath
+from recovery.cli.source import path_of
 from recovery.report import stored as stored_state
 from recovery.report import tables, timeline_image
 from recovery.report.new_file import write_new
@@ -44,13 +45,14 @@ _RECOVERIES = tables.View(
 
 
 def timeline(
-    path: RecoveryPath,
+    path: MaybePath = None,
     html: Annotated[Path | None, typer.Option(help="write the timeline as a page into this new file")] = None,
     png: Annotated[Path | None, typer.Option(help="and as a picture into this one")] = None,
     run: Annotated[int | None, typer.Option(help="of the job; the newest without it", min=1)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the page and the picture, or show goodput and each recovery with its parts."""
+    path = path_of(path)
     state = stored_state.read_stored(path)
     found, unreadable = read_timeline(state, run=run)
     for unread in unreadable:

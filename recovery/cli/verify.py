@@ -5,14 +5,16 @@ from __future__ import annotations
 import typer
 
 from recovery.cli.formats import print_json, print_line, warn
-from recovery.cli.options import FOUND, AsJson, RecoveryPath
+from recovery.cli.options import FOUND, AsJson, MaybePath
+from recovery.cli.source import path_of
 from recovery.report import audit
 from recovery.report import stored as stored_state
 from recovery.report.audit import Finding
 
 
-def verify(path: RecoveryPath, as_json: AsJson = False) -> None:
+def verify(path: MaybePath = None, as_json: AsJson = False) -> None:
     """Check everything; one line per finding."""
+    path = path_of(path)
     part = stored_state.read_workers_only(path)
     if part is not None:
         stored, scheduler = part

@@ -58,6 +58,8 @@ class RecoveryError(Exception):
         self.temporary = self.row.temporary
         self.parts = parts
         shown = {name: _shown(part) for name, part in parts.items()}
+        if "\n" in str(shown.get("reason", "")):
+            shown["reason"] = one_line(str(shown["reason"]))
         super().__init__(printable(f"{self.code}: {self.row.template.format(**shown)}"))
 
     @property
@@ -74,6 +76,11 @@ def _shown(part: object) -> object:
     if hasattr(part, "__fspath__"):
         return str(part)
     return part.value if isinstance(part, Enum) else part
+
+
+def one_line(text: str) -> str:
+    """A text of several lines (a framework's error) as a clause of a sentence."""
+    return " ".join(text.split()).rstrip(".")
 
 
 def printable(text: str) -> str:

@@ -54,16 +54,20 @@ from recovery.transport.access import Access
 from recovery.transport.client import warm_up
 from recovery.transport.local_address import address_towards, is_local
 
+LastWords = Callable[[int], Sequence[str]]
 
-def msrun(
-    given: Arguments, environment: Mapping[str, str], *, last_words: Callable[[], Sequence[str]] = tuple
-) -> int:
+
+def _no_words(_: int) -> Sequence[str]:
+    return ()
+
+
+def msrun(given: Arguments, environment: Mapping[str, str], *, last_words: LastWords = _no_words) -> int:
     """Start and watch what the command line says. Gives the exit code.
 
     Args:
         given: the command line.
         environment: of the processes.
-        last_words: gives lines about the job, for a person who has waited for its end.
+        last_words: gives lines about the job and this exit code, for a person who has waited for its end.
 
     Raises:
         SettingError: a flag is wrong; nothing was started.
@@ -126,13 +130,13 @@ def msrun(
     shown: list[Coroutine[Any, Any, None]] = [follow(_tails(given, placed, log_dir))]
     if given.progress and status_line.is_wanted() and not simulates:
         shown.append(status_line.show(*scheduler, access, agent.starts, tells_steps=not program.supervised))
-    return _in_foreground(_run(agent, shown, environment), tuple if simulates else last_words)
+    return _in_foreground(_run(agent, shown, environment), _no_words if simulates else last_words)
 
 
-def _in_foreground(job: Coroutine[Any, Any, int], last_words: Callable[[], Sequence[str]]) -> int:
+def _in_foreground(job: Coroutine[Any, Any, int], last_words: LastWords) -> int:
     """Wait for the job's end. Gives the exit code."""
     code = asyncio.run(job)
-    for line in last_words():
+    for line in last_words(code):
         console.say(line)
     log.flush_streams()
     return code
@@ -292,14 +296,18 @@ def _this_host(master_addr: str) -> placement.Host:
 def _tails(given: Arguments, placed: Sequence[placement.Placed], log_dir: Path) -> list[Tail]:
     """The logs to show. A worker goes by its rank; by its place on this host while only the scheduler knows the rank.
 
-    A standby goes by its name, and is shown where all are.
+    A standby goes by its name, and is shown where all are. Of the scheduler's log that is shown which a person is waiting for without knowing it: who was
+    refused.
     """
     shown = []
     for process in placed:
         number = process.local_index if process.rank is None else process.rank
         is_standby = process.kind is placement.ProcessKind.STANDBY
         asked = given.tail_worker_log is None or (number in given.tail_worker_log and not is_standby)
-        if asked and process.kind is not placement.ProcessKind.SCHEDULER:
+        if process.kind is placement.ProcessKind.SCHEDULER:
+            log = log_dir / f"{process.name}.log"
+            shown.append(Tail(log, process.name, number=0, only="event=peer_refused"))
+        elif asked:
             label = process.name if is_standby else str(number)
             shown.append(Tail(log_dir / f"{process.name}.log", label, number=number))
     return shown

@@ -17,14 +17,16 @@ _PIECE = 1 << 16
 class Tail:
     """One log, from its end as it was at the beginning."""
 
-    def __init__(self, path: Path, label: str, *, number: int) -> None:
+    def __init__(self, path: Path, label: str, *, number: int, only: str = "") -> None:
         """Begin behind what is there.
 
         Args:
             path: of the log.
             label: the rank; the place on this host while only the scheduler knows the rank.
             number: chooses the colour.
+            only: what the lines that are shown hold.
         """
+        self._only = only
         self._path, self._label, self._number = path, label, number
         self._offset, self._is_named = 0, False
         self.has_more = False
@@ -63,7 +65,8 @@ class Tail:
                 if not whole:
                     break
                 for line in console.lines_of(whole.decode(errors="replace")):
-                    console.show_line(self._label, line, number=self._number)
+                    if self._only in line:
+                        console.show_line(self._label, line, number=self._number)
                 self._offset += len(whole)
                 log.seek(self._offset)
                 self.has_more = not to_the_end

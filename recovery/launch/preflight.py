@@ -12,11 +12,11 @@ import difflib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from recovery import config
 from recovery.config.table import BY_NAME
-from recovery.core.records import CheckpointState, JobState
+from recovery.core.records import CheckpointState, JobRecord, JobState
 from recovery.errors import RecoveryError, SettingError
 from recovery.frameworks import used
 from recovery.launch import program_check
@@ -25,6 +25,9 @@ from recovery.launch.placement import Placed, environment_of, program_of
 from recovery.launch.presence import Kind, look_at
 from recovery.launch.script_imports import Reading
 from recovery.store.paths import scheduler_path
+
+if TYPE_CHECKING:
+    from recovery.store.contents import SchedulerRecords
 
 _LIKE = 0.85
 """How like a setting's name another one is that was meant to be it: two letters of twelve may be swapped, and MS_SERVER_NUM is no MS_WORKER_NUM."""
@@ -120,7 +123,8 @@ def _names_in(path: Path) -> set[str]:
     return attributes | {alias.name for node in imports for alias in node.names}
 
 
-def _finished(looked: Looked) -> Iterator[Parts]:
+def _stored(looked: Looked) -> Iterator[tuple[JobRecord, SchedulerRecords]]:
+    """The job of the recovery path, where its store is here and can be read."""
     path = looked.environment.get("MS_RECOVERY_PATH", "")
     recovering = path and looked.environment.get("MS_ENABLE_RECOVERY") == "1"
     if not recovering or look_at(scheduler_path(Path(path))).kind is not Kind.FILE:
@@ -130,16 +134,32 @@ def _finished(looked: Looked) -> Iterator[Parts]:
     # What is wrong with the store is said by the process that opens it.
     with contextlib.suppress(RecoveryError, OSError):
         stored = read_scheduler(Path(path))
-        job = stored.job
-        if job is not None and job.state is JobState.FINISHED:
+        if stored.job is not None:
+            yield stored.job, stored
+
+
+def _other_world(looked: Looked) -> Iterator[Parts]:
+    """The job that is stored has another number of workers than the command."""
+    given = looked.given
+    for job, _ in _stored(looked):
+        if job.worker_count != given.worker_num:
+            typed = ("--nproc-per-node", given.local_worker_num) if given.torchelastic_run_id else None
+            flag, value = typed or ("--worker_num", given.worker_num)
+            path = looked.environment["MS_RECOVERY_PATH"]
+            numbers = {"total": given.worker_num, "stored": job.worker_count}
+            yield {"field": flag, "value": value, "path": path, **numbers}
+
+
+def _finished(looked: Looked) -> Iterator[Parts]:
+    for job, stored in _stored(looked):
+        if job.state is JobState.FINISHED:
             of_run = (one for one in stored.checkpoints if one.run == job.run)
             step = max((one.step for one in of_run if one.state is CheckpointState.COMMITTED), default=0)
             as_torchrun = bool(looked.given.torchelastic_run_id)
-            go_on, again = (
-                ("--continue", "--new-run") if as_torchrun else ("--continue=True", "--continue=False")
-            )
+            words = ("--continue", "--new-run") if as_torchrun else ("--continue=True", "--continue=False")
+            path = looked.environment["MS_RECOVERY_PATH"]
             numbers = {"run": job.run, "next": job.run + 1, "step": step}
-            yield {"value": path, **numbers, "go_on": go_on, "again": again}
+            yield {"value": path, **numbers, "go_on": words[0], "again": words[1]}
 
 
 def _begins_again(looked: Looked) -> Iterator[Parts]:
@@ -207,6 +227,13 @@ CHECKS: tuple[Check, ...] = (
         "MS_ENABLE_RECOVERY=1 MS_RECOVERY_PATH=DIR recovery msrun ... {script} turns it on.",
     ),
     Check(
+        "--worker_num",
+        _other_world,
+        "makes {total} workers in all, and the job of {path} has {stored}: a job keeps their number",
+        "Give a number that makes {stored}, or begin another job: another MS_RECOVERY_PATH, or `recovery reset {path}` first.",
+        refuses=True,
+    ),
+    Check(
         "MS_RECOVERY_PATH",
         _begins_again,
         "its job has finished (run {run}), its checkpoint of step {step} is there, and nothing says whether training is to go on there",
@@ -250,6 +277,10 @@ def look(looked: Looked, say: Callable[[str], None]) -> None:
             rule, next_step = check.rule.format_map(parts), check.next_step.format_map(parts)
             if check.refuses:
                 raise SettingError(
-                    "SETTING_RANGE", field=check.field, value=parts["value"], rule=rule, next_step=next_step
+                    "SETTING_RANGE",
+                    field=str(parts.get("field", check.field)),
+                    value=parts["value"],
+                    rule=rule,
+                    next_step=next_step,
                 )
             say(f"{check.field}: {rule}. {next_step}")

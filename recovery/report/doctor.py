@@ -14,6 +14,7 @@ from pathlib import Path
 from recovery import clock, config
 from recovery.checkpoint import memory_tier
 from recovery.config import MemorySettings, Settings, SettingsRole
+from recovery.config.foreign_launchers import StartedBy, recognise
 from recovery.config.reader import OFF
 from recovery.errors import RecoveryError, RecoveryPathError
 from recovery.objects.store import opened
@@ -56,6 +57,15 @@ _IN_MEMORY = 2
 """Checkpoints of a rank that are in memory at one time."""
 _MEMORY_SHARE = 4
 """As `training/memory_checkpoints.py` shares what is free."""
+_AS_RUN = {
+    "MS_ROLE": "MS_SCHED",
+    "MS_WORKER_NUM": "1",
+    "MS_SCHED_HOST": "127.0.0.1",
+    "MS_SCHED_PORT": "8118",
+    "MS_ENABLE_RECOVERY": "1",
+    "MS_RECOVERY_PATH": "recovery",
+}
+"""What `recovery run` sets for the scheduler of a job on one host."""
 _CLOCK_S = 2.0
 _DIAL_S = 3.0
 
@@ -70,12 +80,18 @@ def examine(environ: Mapping[str, str]) -> Iterator[Check]:
 
 def _variables(environ: Mapping[str, str]) -> Iterator[Check]:
     """And what they name."""
+    looked = ""
     try:
+        if "MS_ROLE" not in environ and recognise(environ).started_by is StartedBy.DYNAMIC_CLUSTER:
+            looked, environ = (
+                " of this host, as `recovery run` has it: MS_ROLE is not set",
+                {**_AS_RUN, **environ},
+            )
         settings = config.load(environ)
     except RecoveryError as error:
         yield check("variables", str(error), "Fix that first; the rest follows from it.")
         return
-    yield check("variables", f"{settings.role.value}, {settings.rules.worker_count} workers")
+    yield check("variables", f"{settings.role.value}, {settings.rules.worker_count} workers{looked}")
     yield from standing("port", _port, settings)
     yield from standing("job token", _token, settings)
     yield from standing("secure channel", _secure_channel, settings)

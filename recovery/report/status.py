@@ -11,7 +11,7 @@ import msgspec
 from recovery import job_line
 from recovery.core.failed_work import FailedWork
 from recovery.core.messages import Role
-from recovery.core.records import CheckpointState, NodeState
+from recovery.core.records import CheckpointState, EventKind, NodeState
 from recovery.report.rank_progress import (
     STARTING_AGAIN,
     RunningProcesses,
@@ -22,7 +22,7 @@ from recovery.report.rank_progress import (
 )
 from recovery.report.stored import SlotState, Stored, slot_state
 from recovery.report.tables import EVENTS, NODES, RANKS, STEPS
-from recovery.store.reader import StoredEvent, read_events, read_failed_work
+from recovery.store.reader import StoredEvent, read_failed_work, read_newest_events
 
 _AWAY = (NodeState.LOST.value, NodeState.SUSPECT.value)
 LAST_EVENTS = 8
@@ -63,13 +63,28 @@ def status(stored: Stored) -> dict[str, Any]:
         "lost": processes.rows(
             tuple(node for node in stored.lost if stored.slot_state(node) is SlotState.RANK)
         ),
-        "last_events": EVENTS.rows(read_events(stored.path, limit=LAST_EVENTS, newest=True)),
+        "last_events": EVENTS.rows(_last_events(stored)),
         "ranks": RANKS.rows(ranks),
         "unreadable": list(noted.unreadable),
         # What only a running scheduler is told.
         **dict.fromkeys(("epoch", "total_steps", "loss", "waits_s")),
         "waits_for": [],
     }
+
+
+def _last_events(stored: Stored) -> Sequence[StoredEvent]:
+    newest = read_newest_events(
+        stored.path, frozenset(EventKind) - {EventKind.CHECKPOINT_COMMITTED}, LAST_EVENTS
+    )
+    committed = read_newest_events(stored.path, {EventKind.CHECKPOINT_COMMITTED}, 1)
+    return last_events(sorted((*newest, *committed), key=lambda event: event.sequence))
+
+
+def last_events(events: Sequence[StoredEvent]) -> Sequence[StoredEvent]:
+    """The last events, oldest first, with the newest commit alone: else commits would be all that there is to see."""
+    commits = [event for event in events if event.event.kind is EventKind.CHECKPOINT_COMMITTED]
+    kept = [event for event in events if event not in commits[:-1]]
+    return kept[-LAST_EVENTS:]
 
 
 def status_of_view(view: dict[str, Any], last: Sequence[StoredEvent], *, place: str) -> dict[str, Any]:

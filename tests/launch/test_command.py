@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from recovery.cli.msrun import _summary
 from recovery.errors import RecoveryError
 from recovery.launch import command, host_address
 from recovery.launch.command import msrun
@@ -82,3 +83,14 @@ def test_an_address_that_no_other_host_reaches_is_named_with_the_name_that_was_g
     line = host_address.only_here("train-1", "127.0.1.1")
     assert line.startswith("--master_addr=train-1 is 127.0.1.1 on this host, which no other host reaches")
     assert host_address.only_here("::1", "::1").startswith("--master_addr=::1, which no other host")
+
+
+@pytest.mark.parametrize(("code", "how"), [(0, "are done"), (71, "ended with 71")])
+def test_a_host_without_the_schedulers_store_says_how_its_part_ended(
+    place: Path, code: int, how: str
+) -> None:
+    on = {"MS_ENABLE_RECOVERY": "1", "MS_RECOVERY_PATH": str(place / "recovery")}
+    assert _summary(code, "10.0.0.1", place / "logs", on) == [
+        f"this host's workers {how}; 10.0.0.1, where the scheduler ran, sums the job up; logs: {place}/logs"
+    ]
+    assert _summary(code, "10.0.0.1", place / "logs", {}) == []

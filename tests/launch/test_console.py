@@ -148,3 +148,14 @@ def test_a_bar_that_rank_0_draws_is_there_to_be_shown_until_its_line_ends(tmp_pa
             tail.show()
         shown.append(console.bar_of_rank_0())
     assert shown == ["", " 10%|#   |", " 20%|##  |", "", ""], "a half line is no bar"
+
+
+def test_of_the_schedulers_log_the_refused_are_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A host with another token waits, and the launcher of the scheduler's host waits for it."""
+    log = tmp_path / "scheduler.log"
+    tail = Tail(log, "scheduler", number=0, only="event=peer_refused")
+    log.write_text("event=listening\nWARNING event=peer_refused peer=10.0.0.2 count=1\n")
+    tail.show()
+    assert capsys.readouterr().out == "[scheduler] WARNING event=peer_refused peer=10.0.0.2 count=1\n"

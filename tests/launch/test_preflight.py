@@ -9,9 +9,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from recovery.cli import torchrun_line
 from recovery.core.records import CheckpointState, JobState
 from recovery.errors import RecoveryError
 from recovery.launch import placement, preflight, script_imports
+from recovery.launch.arguments import Arguments
 from recovery.launch.command import _this_host, msrun
 from recovery.store.repository import SchedulerStore
 from tests.launch.typed import parse
@@ -30,7 +32,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def lines(environment: dict[str, str], *words: str) -> list[str]:
     """What is said of a command, a refusal as the last line."""
-    given = parse(list(words))
+    return looked_at(environment, parse(list(words)))
+
+
+def looked_at(environment: dict[str, str], given: Arguments) -> list[str]:
     reading = script_imports.parse_script(placement.program_of(given, sys.executable)[1:], Path.cwd())
     program = placement.Script(supervised="recovery" not in reading.packages, world_of="")
     placed = placement.place(given, _this_host(given.master_addr), program)
@@ -132,7 +137,7 @@ def test_workers_of_other_hosts_that_nobody_has_asked_for_are_said() -> None:
 
 def test_the_next_run_of_a_finished_job_is_said(place: Path) -> None:
     store = SchedulerStore.open(place / "rec")
-    store.apply([msgspec.structs.replace(job(), state=JobState.FINISHED)], wall_ms=1)
+    store.apply([msgspec.structs.replace(job(), worker_count=1, state=JobState.FINISHED)], wall_ms=1)
     store.close()
     assert lines(RECOVERING, "--worker_num=1", "train.py") == [
         (
@@ -142,11 +147,28 @@ def test_the_next_run_of_a_finished_job_is_said(place: Path) -> None:
     ]
 
 
+def test_another_number_of_workers_is_refused_by_the_flag_that_was_typed(place: Path) -> None:
+    store = SchedulerStore.open(place / "rec")
+    store.apply([msgspec.structs.replace(job(), worker_count=2)], wall_ms=1)
+    store.close()
+    [refused] = lines(RECOVERING, "--worker_num=4", "train.py")
+    assert refused.startswith(
+        "SETTING_RANGE: --worker_num=4: makes 4 workers in all, and the job of rec has 2: a job keeps their number. "
+    )
+    machine = torchrun_line.Machine(processors=8, gpus=0, free_port=29400)
+    line = torchrun_line.read({"nproc_per_node": "4", "standalone": True}, ["train.py"], machine)
+    [refused] = looked_at(RECOVERING, Arguments.of(line.typed, line.task))
+    assert refused.startswith(
+        "SETTING_RANGE: --nproc-per-node=4: makes 4 workers in all, and the job of rec has 2"
+    )
+    assert lines(RECOVERING, "--worker_num=2", "train.py") == []
+
+
 def test_the_path_of_a_finished_job_with_checkpoints_is_refused_until_somebody_says_what_is_meant(
     place: Path,
 ) -> None:
     store = SchedulerStore.open(place / "rec")
-    done = msgspec.structs.replace(job(), state=JobState.FINISHED)
+    done = msgspec.structs.replace(job(), worker_count=1, state=JobState.FINISHED)
     saved = [
         msgspec.structs.replace(checkpoint(step), run=done.run, state=state)
         for step, state in (

@@ -46,6 +46,16 @@ def test_a_worker_needs_a_scheduler_that_answers(tmp_path: Path) -> None:
     assert checks(tmp_path, MS_SCHED_PORT=port, MS_ROLE="MS_SCHED")["port"].ok
 
 
+def test_without_a_role_this_host_is_looked_at_as_recovery_run_begins_a_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = {check.name: check for check in examine({"PATH": ""})}
+    assert found["variables"].ok
+    assert found["variables"].found.endswith("of this host, as `recovery run` has it: MS_ROLE is not set")
+    assert {"port", "job token"} <= set(found)
+
+
 def test_wrong_variables_come_first(tmp_path: Path) -> None:
     found = checks(tmp_path, MS_WORKER_NUM="none")
     assert not found["variables"].ok

@@ -38,6 +38,7 @@ from recovery.core.worker.effects import (
 from recovery.core.worker.main_thread import MainThread
 from recovery.core.worker.requests import Requests
 from recovery.core.worker.transitions import WorkerState
+from recovery.errors.base import one_line
 
 
 class Departure:
@@ -78,7 +79,7 @@ def failure_of(raised: s.TrainingRaised) -> Failure:
         request_id=raised.request_id,
         generation=raised.generation,
         step=raised.step,
-        error=raised.error[:1024],
+        error=one_line(raised.error)[:1024],
         traceback=raised.traceback[-16_384:],
     )
 
