@@ -176,7 +176,7 @@ class Authenticator:
         Args:
             token: of the job: a peer that cannot prove to know it is answered at `/healthz` alone. None: the network is trusted.
             host_names: under which the scheduler is known, in small letters, beside every IP address; a request for another host
-                is refused. None: any is.
+                is refused, where no token is to be proven. None: any is.
             stored: as for a Caller.
         """
         self._token, self._host_names, self._stored = token, host_names, stored
@@ -192,8 +192,9 @@ class Authenticator:
         return self._token is not None
 
     def is_foreign(self, host: str) -> bool:
-        """Is a `Host` header none of this scheduler's?"""
-        return self._host_names is not None and is_foreign(host, self._host_names)
+        """Is a `Host` header none of this scheduler's? Where a token is proven any name will do: no web page knows it."""
+        named = self._host_names is not None and not self.is_closed
+        return named and is_foreign(host, self._host_names or frozenset())
 
     def is_also(self, host_name: str) -> None:
         """The scheduler is known by this name, too."""

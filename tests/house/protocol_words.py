@@ -30,7 +30,7 @@ No subprotocol, no extension (no compression), no `Origin`: that is what browser
 | 403 | the request has an `Origin`; or its proof was made with another token, or names nobody |
 | 404 | no such path |
 | 405 | another method than GET or HEAD for a path of inspection |
-| 421 | a view or action was asked for under a `Host` that is no IP address, not `localhost` and no name of the scheduler |
+| 421 | without a token to prove: a view or action was asked for under a `Host` that is no IP address, not `localhost` and no name of the scheduler |
 | 426 | `{path}` without a WebSocket request |
 | 500 | a view of inspection failed; the reason is in the scheduler's log |
 | 503 | too many connections have sent a message and are not admitted, beside the nodes of the job; dial again with the back-off below |
