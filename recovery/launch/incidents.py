@@ -71,7 +71,7 @@ class Incidents:
         self._directory = directory
         self.newest: Incident | None = None
         """The last that was no consequence of another; None: nothing has failed."""
-        self._newest_ms = 0
+        self._newest_ms, self._newest_says_why = 0, False
         self._path: Path | None = None
         """Of the newest; None: it has no file yet."""
         self._ends: dict[str, tuple[str, ...]] = {}
@@ -91,6 +91,7 @@ class Incidents:
         begun_ms: int,
         ended_ms: int,
         job_goes_on: bool = False,
+        says_why: bool = False,
     ) -> Path:
         """Keep a failure: as an incident of its own, or with the one that it follows from. Gives the file.
 
@@ -102,9 +103,15 @@ class Incidents:
             begun_ms: when this attempt of the process began, on the monotonic clock.
             ended_ms: when it ended.
             job_goes_on: without the process. Then it is kept, and is the reason of no later failure.
+            says_why: by its exit code, for good: a survivor whose checkpoint is refused has not failed because another process was killed. The first
+                that does is the reason of all that follow.
         """
         newest, path = self.newest, self._path
-        if newest is not None and begun_ms < self._newest_ms and ended_ms - self._newest_ms < _FOLLOWS_MS:
+        is_own = says_why and not self._newest_says_why
+        follows = (
+            newest is not None and begun_ms < self._newest_ms and ended_ms - self._newest_ms < _FOLLOWS_MS
+        )
+        if newest is not None and follows and not is_own:
             incident = msgspec.structs.replace(newest, followed=(*newest.followed, failure))
         else:
             path = None
@@ -113,7 +120,7 @@ class Incidents:
             )
             if job_goes_on:
                 return self._written(incident, path) or self._directory / "incident"
-            self._newest_ms = ended_ms
+            self._newest_ms, self._newest_says_why = ended_ms, says_why
         self.newest = incident
         self._path = self._written(incident, path)
         return self._path or self._directory / "incident"

@@ -69,10 +69,10 @@ class Tail:
                         console.show_line(self._label, line, number=self._number)
                 self._offset += len(whole)
                 log.seek(self._offset)
-                self.has_more = not to_the_end
-                if self.has_more:
-                    return
-            if self._label == "0":
+                if not to_the_end:
+                    self.has_more, piece = len(piece) == _PIECE, piece[len(whole) :]
+                    break
+            if self._label == "0" and not self.has_more:
                 console.note_unfinished(piece.decode(errors="replace"))
 
 

@@ -389,6 +389,9 @@ class ProcessKeeper:
             begun_ms=attempt.begun_ms,
             ended_ms=attempt.ended_ms,
             job_goes_on=decision.next is Next.SURPLUS,
+            says_why=attempt.cause is Cause.PERMANENT
+            and bool(attempt.pid)
+            and not attempt.says(*_JOB_IS_OVER),
         )
         console.say(
             f"{self.placed.name} start {attempt.number}: {attempt.how}; {decision.reason} ({kept})",

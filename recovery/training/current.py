@@ -26,12 +26,23 @@ def call(function: Callable[..., Any], session: Session) -> Any:
     """Call a training function, which takes the session or nothing.
 
     Args:
-        function: of the user.
+        function: of the user. It takes the session where its first parameter has no default, is called `session` or is annotated as one: another one
+            is the script's own, as `argv=None`.
         session: of this entry.
     """
     try:
-        takes_session = bool(inspect.signature(function).parameters)
+        parameters = list(inspect.signature(function).parameters.values())
     except ValueError:
         # A callable of C says nothing of what it takes.
-        takes_session = True
-    return function(session) if takes_session else function()
+        return function(session)
+    first = parameters[0] if parameters else None
+    if first is None or not _takes_session(first):
+        return function()
+    return function(session=session) if first.kind is first.KEYWORD_ONLY else function(session)
+
+
+def _takes_session(first: inspect.Parameter) -> bool:
+    if first.kind in (first.VAR_KEYWORD, first.KEYWORD_ONLY):
+        return first.name == "session"
+    annotation = getattr(first.annotation, "__name__", str(first.annotation))
+    return first.default is first.empty or first.name == "session" or "Session" in annotation

@@ -99,7 +99,8 @@ def seen(error: BaseException, *, at: FrameType | None = None) -> EarlyExit:
         error: the exception.
         at: the frame that it has reached; None: it has been caught, and its own traceback says where it was raised.
     """
-    how, code = str(error), 0
+    # Another that is no Exception (torch's CheckpointException) ends the process as every mistake does.
+    how, code = str(error), 0 if _is_exit(type(error)) else 1
     if isinstance(error, SystemExit):
         code = _code_of(error)
         how = f"exit code {code}"

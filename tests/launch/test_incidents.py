@@ -86,6 +86,18 @@ def test_what_ran_when_another_fell_and_fails_soon_follows_from_it(tmp_path: Pat
     assert not list(tmp_path.glob("*.part"))
 
 
+def test_a_survivor_that_says_why_it_ends_is_the_reason_and_not_the_death_before_it(tmp_path: Path) -> None:
+    """Killed, started again; then the survivor's checkpoint is refused (44) on every rank, and the job fails for that."""
+    incidents = Incidents(tmp_path)
+    killed, refused, other = (log_of(tmp_path, f"worker_{number}", "x") for number in range(3))
+    note(incidents, failure(killed), begun_ms=0, ended_ms=10_000)
+    note(incidents, failure(refused), begun_ms=0, ended_ms=12_000, says_why=True)
+    note(incidents, failure(other), begun_ms=0, ended_ms=12_100, says_why=True)
+    assert incidents.newest is not None
+    assert incidents.newest.first.process == "worker_1"
+    assert [one.process for one in incidents.newest.followed] == ["worker_2"]
+
+
 def test_a_later_or_a_younger_failure_is_one_of_its_own(tmp_path: Path) -> None:
     incidents = Incidents(tmp_path)
     log = log_of(tmp_path, "worker_1", "x")

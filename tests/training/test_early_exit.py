@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
-from recovery.training import early_exit
+from recovery.training import current, early_exit
 from recovery.training.early_exit import EarlyExit
+from recovery.training.session import Session
 
 KEPT: list[BaseException] = []
 
@@ -109,3 +111,40 @@ def test_an_exit_that_somebody_has_caught_and_kept_is_none() -> None:
 def test_a_code_is_what_the_interpreter_makes_of_it(code: object, how: str, succeeds: bool) -> None:
     left = early_exit.seen(SystemExit(code))
     assert (left.how, left.succeeds) == (f"SystemExit: {how}", succeeds)
+
+
+class NotAnException(BaseException):
+    """As torch.distributed.checkpoint's CheckpointException."""
+
+
+def test_what_is_no_exception_by_name_is_no_success() -> None:
+    left = early_exit.seen(NotAnException("rank 1: the file is gone"))
+    assert (left.how, left.succeeds) == ("NotAnException: rank 1: the file is gone", False)
+
+
+@pytest.mark.parametrize(
+    ("function", "takes_it"),
+    [
+        (lambda: "none", False),
+        (lambda session: session, True),
+        (lambda anything: anything, True),
+        (lambda argv=None: argv, False),
+        (lambda session=None: session, True),
+        (lambda *, session: session, True),
+        (lambda *, argv=None: argv, False),
+        (lambda *words: words[0] if words else None, True),
+        (lambda **named: named.get("session"), False),
+    ],
+)
+def test_the_session_is_given_where_it_is_taken(function: Callable[..., object], takes_it: bool) -> None:
+    """`argv=None` is the script's own: a session in its place is parsed as words of a command line."""
+    session: Any = object()
+    assert (current.call(function, session) is session) == takes_it
+
+
+def test_an_annotation_says_what_a_parameter_with_a_default_is() -> None:
+    def train(at: Session | None = None) -> object:
+        return at
+
+    session: Any = object()
+    assert current.call(train, session) is session
