@@ -14,7 +14,7 @@ from recovery.cli import torchrun_line
 from recovery.cli.msrun import is_typed, launch_and_sum_up, parameter
 from recovery.cli.source import RUN_PATH
 from recovery.launch.arguments import Arguments
-from recovery.transport.local_address import free_port
+from recovery.transport.local_address import reserved_port
 
 _HELP = {
     "nnodes": "hosts of the job (1); N:N, but no other range",
@@ -42,10 +42,12 @@ def run(context: typer.Context, **_: Any) -> None:
     """Start a script as torchrun would, with recovery on."""
     given = {name: value for name, value in context.params.items() if is_typed(context, name)}
     environment = dict(os.environ)  # noqa: TID251 - handed on to the processes
+    # Held until the job is over: the scheduler listens there, and is started again there.
+    reserved = reserved_port("127.0.0.1")
     machine = torchrun_line.Machine(
         processors=len(os.sched_getaffinity(0)),
         gpus=torchrun_line.gpus_shown(environment.get("CUDA_VISIBLE_DEVICES")),
-        free_port=free_port("127.0.0.1"),
+        free_port=int(reserved.getsockname()[1]),
     )
     task = given.pop("task", None) or ()
     line = torchrun_line.read(given, task, machine)
@@ -57,7 +59,8 @@ def run(context: typer.Context, **_: Any) -> None:
         environment["MS_WORKER_IP"] = line.host
     for note in line.notes:
         typer.echo(note)
-    raise typer.Exit(launch_and_sum_up(arguments, environment))
+    with reserved:
+        raise typer.Exit(launch_and_sum_up(arguments, environment))
 
 
 def _parameters() -> Iterator[Parameter]:

@@ -36,6 +36,21 @@ def address_towards(host: str, port: int, family: int = 0) -> str:
         return ""
 
 
+def reserved_port(host: str) -> socket.socket:
+    """A free port that no other program is given while this socket is open: who means that very port, and shares it (SO_REUSEADDR), listens there.
+
+    So does every server of asyncio, at each of its starts.
+
+    Args:
+        host: an IP address of this host.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    holder = socket.socket(family, socket.SOCK_STREAM)
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind((host, 0))
+    return holder
+
+
 def free_port(host: str) -> int:
     """A port of this host that nobody listens on right now, for programs that do not take the kernel's choice (port 0).
 
