@@ -52,9 +52,9 @@ def run(context: typer.Context, **_: Any) -> None:
     task = given.pop("task", None) or ()
     line = torchrun_line.read(given, task, machine)
     arguments = Arguments.of({"log_dir": Path("logs"), **line.typed}, line.task)
-    if environment.setdefault("MS_ENABLE_RECOVERY", "1") == "1" and "MSRUN_PATH" not in environment:
-        environment["MSRUN_PATH"] = str(Path(RUN_PATH).absolute())
-        typer.echo(f"recovery is on: its state is in ./{RUN_PATH} (MSRUN_PATH names another directory)")
+    if environment.setdefault("MS_ENABLE_RECOVERY", "1") == "1" and "MS_RECOVERY_PATH" not in environment:
+        environment["MS_RECOVERY_PATH"] = str(Path(RUN_PATH).absolute())
+        typer.echo(f"recovery is on: its state is in ./{RUN_PATH} (MS_RECOVERY_PATH names another directory)")
     if line.host:
         environment["MS_WORKER_IP"] = line.host
     for note in line.notes:
