@@ -57,14 +57,12 @@ def _summary(code: int, master: str, log_dir: Path, environment: Mapping[str, st
     path = Path(environment.get("MS_RECOVERY_PATH", ""))
     if environment.get("MS_ENABLE_RECOVERY") != "1":
         return []
-    if not scheduler_path(path).exists():
-        how = f"ended with {code}" if code else "are done"
-        return [
-            f"this host's workers {how}; {master}, where the scheduler ran, sums the job up; logs: {log_dir}"
-        ]
     try:
         if not scheduler_path(path).exists():
-            return []
+            how = f"ended with {code}" if code else "are done"
+            return [
+                f"this host's workers {how}; {master}, where the scheduler ran, sums the job up; logs: {log_dir}"
+            ]
         # The database is loaded once nobody waits any more.
         from recovery.report.job_summary import lines_of  # noqa: PLC0415 - as above
 

@@ -49,7 +49,7 @@ def hidden(tmp_path: Path) -> Path:
 
 def test_a_recovery_path_that_cannot_be_looked_at_is_said_at_the_end(tmp_path: Path, hidden: Path) -> None:
     environment = {"MS_ENABLE_RECOVERY": "1", "MS_RECOVERY_PATH": str(hidden)}
-    [said] = _summary(tmp_path, environment)
+    [said] = _summary(0, "127.0.0.1", tmp_path, environment)
     assert said.startswith("the job's end is not summed up: OSError: [Errno 36] File name too long")
     assert _has_stepped(environment), "nobody can know"
 
