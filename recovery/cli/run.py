@@ -32,6 +32,7 @@ _HELP = {
     "log_dir": "where logs go (logs)",
     "tee": "streams that are shown: 3, or 0:3,1:3",
     "local_ranks_filter": "ranks whose log is shown",
+    "signals_to_handle": "further signals that ask the job to stop, as SIGTERM does: SIGUSR1,SIGUSR2",
     "progress": "False: no line below the others on a terminal that says how far training is (as of `recovery msrun`)",
 }
 _CONTINUE = "a finished job's path: its run goes on from its last checkpoint, to a later end; or its next run begins at step 0"

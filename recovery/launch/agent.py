@@ -32,6 +32,8 @@ _LEFT_OVER_MS = 5_000
 """How long after the end of the job a process that it never let in may take to notice it."""
 _GRACE_WITHOUT_RECOVERY_S = 0.3
 """From SIGTERM to SIGKILL behind a failure: nobody comes back to such a job, so a clean shutdown is worth no wait."""
+_MAY_BE_IGNORED = {signal.SIGHUP, signal.SIGQUIT}
+"""nohup, and a shell that starts something in the background, ignore them, and mean it."""
 _FINISHED = "the job has finished meanwhile: it goes on with a later end and --continue only"
 _FINISHED_BY_STORE = "the job has finished: it goes on with a later end and --continue only"
 """Not "meanwhile": a run that never began leaves the end of the one before in the store."""
@@ -72,11 +74,10 @@ class Agent:
         """Until every process is done, or one has failed, or a signal came. Gives the exit code."""
         self._stopping, self._at_once = asyncio.Event(), asyncio.Event()
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        ignored = {each for each in _MAY_BE_IGNORED if signal.getsignal(each) is signal.SIG_IGN}
+        asking = {signal.SIGTERM, signal.SIGINT, *_MAY_BE_IGNORED, *self._context.signals_to_handle}
+        for number in asking - ignored:
             loop.add_signal_handler(number, self._stop_by_signal, number)
-        # nohup ignores it, and means it.
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-            loop.add_signal_handler(signal.SIGHUP, self._stop_by_signal, signal.SIGHUP)
         self._context.beginner.start()
         for keeper in self._keepers:
             self._begin(keeper)
@@ -244,7 +245,7 @@ class Agent:
         console.say(str(error), style="bold red")
 
     def _stop_by_signal(self, number: int) -> None:
-        """SIGTERM, SIGINT and SIGHUP end the job; the second one at once."""
+        """Signals that ask the job to stop end it; the second one at once."""
         if self._stopping.is_set():
             self._at_once.set()
             for keeper in self._keepers:

@@ -117,6 +117,13 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Flag(values.number(0, 1000, "from 0 to 1000", "3"), "relaunches of one process within an hour"),
     ] = 3
+    signals_to_handle: Annotated[
+        tuple[int, ...],
+        Flag(
+            values.signals,
+            "further signals that ask the job to stop, as SIGTERM, SIGINT, SIGQUIT and SIGHUP do (SIGUSR1,SIGUSR2)",
+        ),
+    ] = ()
     rejoin: Annotated[
         Rejoin,
         Flag(

@@ -115,6 +115,7 @@ def msrun(given: Arguments, environment: Mapping[str, str], *, last_words: LastW
         completion=None if simulates else WorkerCompletion(status, lambda: _stored_job(environment)),
         kernel_log=KernelLog(),
         stop_grace_s=stop_grace_s,
+        signals_to_handle=given.signals_to_handle,
         saves_at_end=not program.supervised,
         earlier=_earlier(environment, contact, placed, beginner),
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
+import signal
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
@@ -199,6 +200,20 @@ def tee(flag: str, text: str) -> tuple[int, ...] | None:
     if not all(rank.isascii() and rank.isdigit() and streams in _STREAMS for rank, _, streams in places):
         raise _refuse(flag, text, "0, 1, 2 or 3, or ranks with one of them", "0:3,1:3")
     return tuple(int(rank) for rank, _, streams in places if streams != "0")
+
+
+def signals(flag: str, text: str) -> tuple[int, ...]:
+    """Read names of signals, with or without SIG."""
+    names = [name if name.startswith("SIG") else f"SIG{name}" for name in text.upper().split(",")]
+    known = [signal.Signals.__members__.get(name) for name in names]
+    # The launcher itself needs to know when its children end.
+    taken = (None, signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD)
+    numbers = tuple(int(number) for number in known if number is not None and number not in taken)
+    if len(numbers) < len(names):
+        raise _refuse(
+            flag, text, "names of signals that a process can handle, with commas", "SIGUSR1,SIGUSR2"
+        )
+    return numbers
 
 
 def log_name(flag: str, text: str) -> str:

@@ -51,6 +51,8 @@ class LaunchContext(NamedTuple):
     """Says of what a process was killed."""
     stop_grace_s: float
     """How long its processes may take to end when somebody asks the job to stop."""
+    signals_to_handle: tuple[int, ...] = ()
+    """That ask the job to stop, beside SIGTERM, SIGINT, SIGQUIT and SIGHUP."""
     saves_at_end: bool = True
     """Do its ranks save a step when somebody asks the job to stop? Programs that know nothing of recovery are only asked to end."""
     earlier: EarlierJob | None = None

@@ -38,6 +38,37 @@ def signal_number(error: BaseException) -> int:
     return error.number if isinstance(error, StopSignalReceived) else signal.SIGINT
 
 
+def _install(handler: Callable[[int, FrameType | None], None]) -> None:
+    """Install a handler for SIGTERM that processes forked by the training function do not inherit: their parent ends them by that signal."""
+    if not _installed:
+        os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_reset_in_child)
+    _installed[:] = [handler]
+    signal.signal(signal.SIGTERM, handler)
+
+
+_installed: list[Callable[[int, FrameType | None], None]] = []
+"""The last one."""
+_holding = threading.local()
+
+
+def _hold() -> None:
+    """A signal for the child that comes before its handler is reset waits: Python drops what it has not handled by the fork."""
+    if signal.getsignal(signal.SIGTERM) in _installed:
+        _holding.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+
+def _release() -> None:
+    mask = vars(_holding).pop("mask", None)
+    if mask is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _reset_in_child() -> None:
+    if signal.getsignal(signal.SIGTERM) in _installed:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _release()
+
+
 class StopSignals:
     """SIGTERM asks the main thread to leave in order, unless the user has a handler of their own.
 
@@ -64,11 +95,11 @@ class StopSignals:
             signal.pthread_kill(_main_thread(), signal.SIGTERM)
 
     def __enter__(self) -> None:
-        self._hook, self._pid = sys.unraisablehook, os.getpid()
+        self._hook = sys.unraisablehook
         on_main_thread = threading.current_thread() is threading.main_thread()
         self._ours = on_main_thread and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
         if self._ours:
-            signal.signal(signal.SIGTERM, self._on_sigterm)
+            _install(self._on_sigterm)
         if on_main_thread:
             sys.unraisablehook = self._on_unraisable
 
@@ -86,7 +117,7 @@ class StopSignals:
     def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
         # The second one, ours or another, is not held back.
         first, self._is_held_back = not self._is_held_back, True
-        if not first or os.getpid() != self._pid:
+        if not first:
             raise StopSignalReceived(number)
         self._hold_back()
 
@@ -113,7 +144,7 @@ class ScriptStopSignals:
             hold_back: as for `StopSignals`.
             job_is_over: has the job finished?
         """
-        self._hold_back, self._job_is_over, self._pid = hold_back, job_is_over, os.getpid()
+        self._hold_back, self._job_is_over = hold_back, job_is_over
         self.has_held_back = False
         """Has a SIGTERM come that did not end the process?"""
         self._came_behind = False
@@ -122,7 +153,7 @@ class ScriptStopSignals:
         """Hold back from now on."""
         on_main_thread = threading.current_thread() is threading.main_thread()
         if on_main_thread and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, self._on_sigterm)
+            _install(self._on_sigterm)
 
     def let_through(self) -> None:
         """Let the signal through, from any thread: it ends the process as it would have without this."""
@@ -131,10 +162,9 @@ class ScriptStopSignals:
 
     def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
         first, self.has_held_back = not self.has_held_back, True
-        is_ours = os.getpid() == self._pid
-        if is_ours and self._job_is_over() and not self._came_behind:
+        if self._job_is_over() and not self._came_behind:
             self._came_behind = True
-        elif is_ours and first:
+        elif first:
             self._hold_back()
         else:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)

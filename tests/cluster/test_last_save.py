@@ -44,12 +44,14 @@ def stop(cluster: LaunchedCluster, number: signal.Signals = signal.SIGTERM) -> N
     assert_nothing_left(cluster)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1]
+)
 def test_the_next_start_goes_on_at_the_step_at_which_the_job_was_stopped(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     with LaunchedCluster(tmp_path, environment=RARELY) as cluster:
-        cluster.start()
+        cluster.start("--signals_to_handle=USR1,SIGUSR2")
         cluster.wait_step(6)
         stop(cluster, number)
         step = saved_step(cluster)

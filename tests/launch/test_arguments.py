@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,7 @@ def test_defaults_are_those_of_msrun() -> None:
         (["--tail_worker_log=-1"], "tail_worker_log", None),
         (["--max-restarts=0"], "max_restarts", 0),
         (["--tee=3"], "tail_worker_log", None),
+        (["--signals_to_handle=SIGUSR1,usr2"], "signals_to_handle", (signal.SIGUSR1, signal.SIGUSR2)),
         (["--tee=0"], "tail_worker_log", ()),
         (["--tee=0:3,2:1,1:0"], "tail_worker_log", (0, 2)),
         (["--restart=world"], "restart", Restart.WORLD),
@@ -106,6 +108,7 @@ MISTAKES = {
     "--worker_log_name=a/b": "SETTING_RANGE: --worker_log_name='a/b': must be a file name that may hold {ip} and {hostname}. Give, for example, --worker_log_name=worker_{hostname}.",
     "--worker_log_name={rank}": "SETTING_RANGE: --worker_log_name='{rank}': must be a file name that may hold {ip} and {hostname}. Give, for example, --worker_log_name=worker_{hostname}.",
     "--tail_worker_log=0;1": "SETTING_RANGE: --tail_worker_log='0;1': must be -1 for all, or ranks with commas. Give, for example, --tail_worker_log=0,3.",
+    "--signals_to_handle=SIGKILL": "SETTING_RANGE: --signals_to_handle='SIGKILL': must be names of signals that a process can handle, with commas. Give, for example, --signals_to_handle=SIGUSR1,SIGUSR2.",
     "--tee=4": "SETTING_RANGE: --tee='4': must be 0, 1, 2 or 3, or ranks with one of them. Give, for example, --tee=0:3,1:3.",
     "--restart=host": "SETTING_RANGE: --restart='host': must be auto, worker or world. Give, for example, --restart=world.",
     "--start_method=thread": "SETTING_RANGE: --start_method='thread': must be auto, fork or spawn. Give, for example, --start_method=spawn.",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
+import os
 import signal
 import subprocess
 import sys
@@ -99,6 +102,45 @@ def test_a_second_sigterm_is_not_held_back() -> None:
             signal.raise_signal(signal.SIGTERM)
 
     assert held == ["asked"]
+
+
+@pytest.mark.parametrize("kind", ["run", "script"])
+def test_what_the_training_function_forks_ends_by_sigterm_as_ever(
+    kind: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """`Pool` and `Process.terminate()` end their workers so."""
+    forking = multiprocessing.get_context("fork")
+    before = signal.getsignal(signal.SIGTERM)
+    with contextlib.ExitStack() as behind:
+        behind.callback(signal.signal, signal.SIGTERM, before)
+        if kind == "run":
+            behind.enter_context(StopSignals(_unexpected))
+        else:
+            ScriptStopSignals(_unexpected, lambda: False).install()
+        with forking.Pool(2) as pool:
+            assert pool.map(abs, [-1, 2]) == [1, 2]
+        pool.join()
+        process = forking.Process(target=threading.Event().wait)
+        process.start()
+        process.terminate()
+        process.join()
+        assert signal.getsignal(signal.SIGTERM) is not before, "here it is held back as before"
+    assert process.exitcode == -signal.SIGTERM
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_handler_of_the_users_own_is_inherited_by_what_it_forks() -> None:
+    before = signal.signal(signal.SIGTERM, lambda *_: os._exit(7))
+    try:
+        with StopSignals(_unexpected):
+            process = multiprocessing.get_context("fork").Process(
+                target=signal.raise_signal, args=(signal.SIGTERM,)
+            )
+            process.start()
+            process.join()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert process.exitcode == 7
 
 
 def test_a_sigterm_that_nobody_answered_before_the_end_of_the_job_stays_known() -> None:
