@@ -89,9 +89,7 @@ def msrun(given: Arguments, environment: Mapping[str, str], *, last_words: LastW
     _check_programs(given)
     looked = preflight.Looked(given, environment, reading, placed, Path.cwd())
     preflight.look(looked, lambda text: console.say(text, style="yellow"))
-    own_dir = _created(placement.own_directory(given, host))
-    # Ranks that are given are names that no other host has.
-    log_dir = own_dir if given.node_rank < 0 else _created(given.log_dir)
+    log_dir, own_dir = _directories(given, host)
     simulates = given.sim_level >= 0
     scheduler = given.master_addr, given.master_port
     access = Access() if simulates else _access(given, environment, host)
@@ -106,11 +104,7 @@ def msrun(given: Arguments, environment: Mapping[str, str], *, last_words: LastW
         contact=contact,
         members=Members(contact),
         rejoin=given.rejoin,
-        takeover=None
-        if takeover_after_ms is None or simulates
-        else Takeover(
-            takeover_after_ms, lambda rank: placement.taker(given, host, program, rank.rank, rank.holder)
-        ),
+        takeover=_takeover(takeover_after_ms, given, host, program),
         beginner=beginner,
         completion=None if simulates else WorkerCompletion(status, lambda: _stored_job(environment)),
         kernel_log=KernelLog(),
@@ -134,6 +128,14 @@ def msrun(given: Arguments, environment: Mapping[str, str], *, last_words: LastW
     return _in_foreground(_run(agent, shown, environment), _no_words if simulates else last_words)
 
 
+def _takeover(
+    after_ms: int | None, given: Arguments, host: placement.Host, program: placement.Script
+) -> Takeover | None:
+    if after_ms is None or given.sim_level >= 0:
+        return None
+    return Takeover(after_ms, lambda rank: placement.taker(given, host, program, rank.rank, rank.holder))
+
+
 def _in_foreground(job: Coroutine[Any, Any, int], last_words: LastWords) -> int:
     """Wait for the job's end. Gives the exit code."""
     code = asyncio.run(job)
@@ -153,6 +155,13 @@ def _warn_of_loopback(named: str, given: Arguments) -> None:
     only_here = host_address.only_here(named, given.master_addr)
     if only_here and given.local_worker_num < given.worker_num:
         console.say(only_here, style="yellow")
+
+
+def _directories(given: Arguments, host: placement.Host) -> tuple[Path, Path]:
+    """Where logs go, and where this launcher notes itself. Raises as `_created`."""
+    own = _created(placement.own_directory(given, host))
+    # Ranks that are given are names that no other host has.
+    return own if given.node_rank < 0 else _created(given.log_dir), own
 
 
 def _created(log_dir: Path) -> Path:
