@@ -46,7 +46,7 @@ class ResumableLoader(Passes):
     def __init__(  # noqa: PLR0913 - a DataLoader's own parameters
         self,
         dataset: Dataset[Any],
-        batch_size: int = 32,
+        batch_size: int | None = 32,
         *,
         session: SessionInterface,
         shuffle: bool = True,
@@ -65,7 +65,7 @@ class ResumableLoader(Passes):
         Args:
             dataset: map-style (shared here, as DistributedSampler does: padded by wrapping unless `drop_last`), or iterable
                 (which shares itself; every rank must give the same number of batches).
-            batch_size: samples per batch and rank.
+            batch_size: samples per batch and rank; None: what an iterable data set gives are batches.
             session: of this entry; its rank and world size decide the share.
             shuffle: map-style only: a new order for every epoch, from (seed, epoch), the same on every rank. A sampler decides it by itself.
             sampler: map-style only: gives the order of every epoch, drawn from (seed, epoch), the same on every rank and shared here. One that
@@ -89,7 +89,7 @@ class ResumableLoader(Passes):
         kept = parts_of(batch_sampler if sampler is None else sampler)
         loader_options.note_unseeded(dataset)
         own_generators.note(dataset, collate_fn, keeps_state=self._iterable or not num_workers, kept=kept)
-        super().__init__(batch_size if batch_sampler is None else 1)
+        super().__init__((batch_size or 0) if batch_sampler is None else 1)
         self._dataset, self._rank, self._world_size = dataset, session.rank, session.world_size
         self._shuffle, self._seed, self._drop_last, self._redivide = shuffle, seed, drop_last, redivide
         self._options: dict[str, Any] = {
@@ -122,7 +122,8 @@ class ResumableLoader(Passes):
             TypeError: the data set has no length.
         """
         share = self._size() if self._iterable else self._share_size()
-        return share // self._batch_size if self._drop_last else -(-share // self._batch_size)
+        size = self._batch_size or 1
+        return share // size if self._drop_last else -(-share // size)
 
     @override
     def _is_used_up(self) -> bool:
@@ -226,8 +227,7 @@ class ResumableLoader(Passes):
         return {**division, "len(dataset)": size}
 
     def _check_division(self, saved: dict[str, Any]) -> None:
-        changes = self._changes(saved)
-        if not changes:
+        if not (changes := self._changes(saved)):
             return
         said = ", ".join(changes.values())
         if not self._received:
@@ -302,7 +302,7 @@ class ResumableLoader(Passes):
         self._streams.rewind()
         loader: DataLoader[Any] = DataLoader(
             self._dataset,
-            batch_size=self._batch_size,
+            batch_size=self._batch_size or None,
             drop_last=self._drop_last,
             generator=self._generator(self._epoch),
             **self._options,
@@ -310,8 +310,10 @@ class ResumableLoader(Passes):
         with self._streams:
             batches = self._keep(loader)
         batches = self._streams.around(batches)
-        of = f"epoch {self._epoch + 1} of the data set {type(self._dataset).__name__}"
-        return self._stream.draw_again(batches, self._received, of=of)
+        kind = getattr(self._dataset, "kind", type(self._dataset).__name__)
+        return self._stream.draw_again(
+            batches, self._received, of=f"epoch {self._epoch + 1} of the data set {kind}"
+        )
 
     def _begin_map_style(self) -> Iterator[Any]:
         saved, self._saved_order = self._saved_order, ("", None)
@@ -334,7 +336,7 @@ class ResumableLoader(Passes):
             return iter(())
         inner = torchdata_state.made(
             self._dataset,
-            batch_size=self._batch_size,
+            batch_size=self._batch_size or None,
             drop_last=self._drop_last,
             generator=self._generator(self._epoch),
             **self._options,

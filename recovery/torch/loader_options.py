@@ -68,7 +68,9 @@ def _parts_of(dataset: Any) -> Iterator[Any]:
         ]
 
 
-def check(iterable: bool, batch_size: int, sampler: Any, batch_sampler: Any, options: dict[str, Any]) -> None:
+def check(
+    iterable: bool, batch_size: int | None, sampler: Any, batch_sampler: Any, options: dict[str, Any]
+) -> None:
     """Refuse what would take order or position out of the loader's hands.
 
     Args:
@@ -81,12 +83,11 @@ def check(iterable: bool, batch_size: int, sampler: Any, batch_sampler: Any, opt
     Raises:
         UsageError: says what, and what to do.
     """
-    if batch_size < 1 or options.keys() & _OURS:
+    has_size = iterable if batch_size is None else batch_size >= 1
+    if not has_size or options.keys() & _OURS:
         raise UsageError(
             field="ResumableLoader",
-            reason=f"takes no {sorted(options.keys() & _OURS)}"
-            if batch_size >= 1
-            else f"batch_size={batch_size}",
+            reason=f"takes no {sorted(options.keys() & _OURS)}" if has_size else f"batch_size={batch_size}",
             next_step="Order, shares and position are its own: leave these out, with a batch_size of at least 1.",
         )
     is_sampled = sampler is not None or batch_sampler is not None

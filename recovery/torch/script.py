@@ -17,9 +17,12 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 from recovery.errors import UsageError
 from recovery.torch import devices, order_seed
 from recovery.torch.loader import ResumableLoader
+from recovery.torch.passes import Passes
+from recovery.torch.plain_batches import Batches, FunctionBatches, PlainValues
 from recovery.torch.process_group import init_process_group
 from recovery.torch.session_interface import SessionInterface
 from recovery.torch.state import TrainState
+from recovery.torch.stateful_loader import StatefulLoader
 from recovery.training.callbacks import ModelCheckpoint
 from recovery.training.checkpoint_config import CheckpointConfig
 from recovery.training.current import current_session
@@ -50,37 +53,46 @@ def join(backend: str | None = None) -> Session:
 
 
 def steps(  # noqa: PLR0913 - one keyword for each thing that a script may want
-    loader: DataLoader[Any],
+    loader: Any,
     model: Any,
     optimizer: Any,
     *,
-    epochs: int,
+    epochs: int | None = None,
+    max_steps: int | None = None,
     save_every: int = 100,
     directory: str | Path = "checkpoints",
     callbacks: Iterable[Callback] = (),
     override: Mapping[str, Sequence[str]] | None = None,
     **further: Any,
 ) -> Iterator[Any]:
-    """Give every batch of every epoch, from where the job goes on: in the place of the loops over epochs and over the loader.
+    """Give every batch of every epoch, or of so many steps, from where the job goes on: in the place of the loops over epochs and over the loader.
 
     The state is saved every so many steps, restored behind a failure, and the data goes on at the very next batch. The order of a pass follows
     from a seed and the number of the pass: `sampler.set_epoch` is not needed. The seed is a DistributedSampler's, else that of the loader's
     generator, else torch's (`torch.manual_seed`), as rank 0 has it, and stays in the checkpoints.
 
     Args:
-        loader: torch's own, whose data set is shared among the ranks here, with or without a DistributedSampler.
+        loader: torch's own, whose data set is shared among the ranks here, with or without a DistributedSampler; a loader with a position of
+            its own (`state_dict`); an iterable, an `IterableDataset` or an iterator whose items are batches, each rank's own; or a function that is
+            given the step (1-based, as `session.step` counts it once the step is done) and gives its batch.
         model: in DistributedDataParallel or not.
         optimizer: one or a list.
-        epochs: passes over the data in all, at least 1.
+        epochs: passes over the data in all, at least 1; None: `max_steps` alone ends training.
+        max_steps: steps in all, at least 1; None: the passes alone do.
         save_every: steps between two checkpoints, at least 1; the newest five stay.
         directory: below which each rank saves in a directory of its own.
         callbacks: what is called before each save, as `recovery.Tracker`.
         override: what a checkpoint does not decide where the script builds it otherwise than before, as of `TrainState`:
             `{"optimizer": ["lr"], "loader": ["batch_size"]}`.
-        **further: other parts of the state by name, as of `TrainState`: lr_scheduler, scaler, ...
+        **further: other parts of the state by name, as of `TrainState`: lr_scheduler, scaler, ...; a dictionary of plain values, as
+            `extra={"best": 1e9}`, is saved as it is then, and is what it was where the job goes on.
+
+    Yields:
+        The batch of step `session.step + 1`: `session.step` counts the steps that are done.
 
     Raises:
-        UsageError: `join` was not called, the loader's sampler gives an order that nobody could restore, or a schedule is not named; else as `Session.steps`.
+        UsageError: `join` was not called, neither epochs nor max_steps is given, the batches or the order that the loader's sampler gives could not
+            be had again, or a schedule is not named; else as `Session.steps`.
         CheckpointError, GenerationInterrupted: as `Session.steps`.
     """
     session = current_session()
@@ -90,12 +102,42 @@ def steps(  # noqa: PLR0913 - one keyword for each thing that a script may want
             reason="was called before recovery.torch.join()",
             next_step="Call join() where the script called torch.distributed.init_process_group.",
         )
-    parts = {"lr_scheduler": None, "override": override, **further}
-    state = TrainState(model=model, optimizer=optimizer, loader=resumable(loader, session), **parts)
+    plain = {name: PlainValues(part) for name, part in further.items() if isinstance(part, dict)}
+    parts = {"lr_scheduler": None, "override": override, **further, **plain}
+    state = TrainState(model=model, optimizer=optimizer, loader=passes_of(loader, session), **parts)
     config = CheckpointConfig(save_checkpoint_steps=save_every, keep_checkpoint_max=5)
     saver = ModelCheckpoint("train", Path(directory) / str(session.rank), config)
-    for _, batch in session.steps(state, epochs=epochs, callbacks=[*callbacks, saver]):
+    for _, batch in session.steps(state, epochs=epochs, max_steps=max_steps, callbacks=[*callbacks, saver]):
         yield batch
+
+
+def passes_of(batches: Any, session: SessionInterface) -> Passes:
+    """What counts the passes and the batches of what a script has.
+
+    Raises:
+        UsageError: it gives no batches, or they could not be had again.
+    """
+    if isinstance(batches, Passes):
+        return batches
+    if isinstance(batches, DataLoader):
+        return resumable(batches, session)
+    if isinstance(batches, IterableDataset):
+        return ResumableLoader(batches, None, session=session, collate_fn=_as_it_is)
+    if hasattr(batches, "__iter__"):
+        if hasattr(batches, "state_dict") and hasattr(batches, "load_state_dict"):
+            return StatefulLoader(batches)
+        return ResumableLoader(Batches(batches), None, session=session, collate_fn=_as_it_is)
+    if callable(batches):
+        return FunctionBatches(batches)
+    raise UsageError(
+        field="recovery.torch.steps",
+        reason=f"was given {type(batches).__name__}, which gives no batches",
+        next_step="Give a DataLoader, an iterable of batches, or a function that gives the batch of a step.",
+    )
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
 
 
 def resumable(loader: DataLoader[Any], session: SessionInterface) -> ResumableLoader:
@@ -106,14 +148,14 @@ def resumable(loader: DataLoader[Any], session: SessionInterface) -> ResumableLo
     """
     order_seed.refuse_own_iteration(loader)
     sampler, stream = loader.sampler, isinstance(loader.dataset, IterableDataset)
-    if loader.batch_size is None and loader.batch_sampler is None:
+    if loader.batch_size is None and loader.batch_sampler is None and not stream:
         raise UsageError(
             field="recovery.torch.steps",
             reason="the loader has a batch_size of None: what it gives are no batches",
             next_step="Give it a batch_size or a batch_sampler.",
         )
     order: dict[str, Any] = {"batch_size": loader.batch_size}
-    if loader.batch_size is None:
+    if loader.batch_size is None and not stream:
         order = {"batch_sampler": loader.batch_sampler}
     elif not (stream or _is_plain(loader)):
         order["sampler"] = sampler

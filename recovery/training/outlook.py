@@ -1,4 +1,4 @@
-"""What people are told of a training beside its step: the loss, with how many steps it is over, and that this lies behind what is done."""
+"""With how many steps a training is over, and that this lies behind what is done; and what people are told of it beside its step: the loss."""
 
 from __future__ import annotations
 
@@ -10,6 +10,46 @@ from recovery.errors import UsageError
 from recovery.training.state import Loss
 
 _logger = logging.getLogger("recovery.training")
+
+
+class End:
+    """With what training is over: passes, steps, or whichever comes first."""
+
+    def __init__(self, epochs: int | None, max_steps: int | None) -> None:
+        """Of a call of `Session.steps`.
+
+        Raises:
+            UsageError: neither is given.
+        """
+        if max_steps is None and epochs is None:
+            raise UsageError(
+                field="steps",
+                reason="was given neither epochs nor max_steps, so training would have no end",
+                next_step="Give epochs, the passes over the data in all, or max_steps, the steps in all.",
+            )
+        self._epochs, self._max_steps = epochs, max_steps
+
+    def check(self, at: Position) -> None:
+        """See that it does not lie behind where training stands, as `check_end`."""
+        if self._max_steps is not None and at.step > self._max_steps:
+            raise _ended_before("max_steps", self._max_steps, f"step {at.step}")
+        if self._epochs is not None:
+            check_end(at, self._epochs, field="epochs")
+
+    def steps(self, in_a_pass: int) -> int:
+        """How many they are, for people; 0: not known."""
+        of_passes = (self._epochs or 0) * in_a_pass
+        if self._max_steps is None:
+            return of_passes
+        return min(self._max_steps, of_passes or self._max_steps)
+
+    def is_last(self, step: int) -> bool:
+        """Does no further step follow, whatever is left of the pass?"""
+        return self._max_steps is not None and step >= self._max_steps
+
+    def is_reached(self, position: Position) -> bool:
+        """Is nothing left where training stands?"""
+        return self.is_last(position.step) or (self._epochs is not None and position.is_over(self._epochs))
 
 
 class LossTold:
@@ -55,13 +95,17 @@ def check_end(at: Position, epochs: int, *, field: str) -> None:
     """
     if (at.epoch, at.batch) > (epochs, 0):
         begun = f" and {at.batch} batches" if at.batch else ""
-        raise UsageError(
-            field=field,
-            reason=f"{epochs} is less than what this job has done: it stands at step {at.step}, behind {at.epoch} epochs{begun}",
-            next_step="Give a later end, or begin a new job: `recovery reset PATH`, or another MS_RECOVERY_PATH.",
-        )
+        raise _ended_before(field, epochs, f"step {at.step}, behind {at.epoch} epochs{begun}")
     if (at.epoch, at.batch) == (epochs, 0) and at.step:
         _logger.info("event=nothing_left the end of training is where it goes on, at step %d", at.step)
+
+
+def _ended_before(field: str, end: int, done: str) -> UsageError:
+    return UsageError(
+        field=field,
+        reason=f"{end} is less than what this job has done: it stands at {done}",
+        next_step="Give a later end, or begin a new job: `recovery reset PATH`, or another MS_RECOVERY_PATH.",
+    )
 
 
 def _is_here(loss: Loss) -> bool:

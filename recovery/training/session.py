@@ -17,7 +17,7 @@ from recovery.training.early_exit import LoopWatch
 from recovery.training.failed_saves import FailedSaves
 from recovery.training.known_commits import KnownCommits
 from recovery.training.live_rollback import LiveRollback
-from recovery.training.outlook import LossTold, check_end, steps_of_epoch
+from recovery.training.outlook import End, LossTold, steps_of_epoch
 from recovery.training.planned_checkpoint import PlannedCheckpoint
 from recovery.training.state import Loss, RestorableState, TakesPosition, TrainingState, next_pass, only_state
 from recovery.training.step_log import StepLog
@@ -57,7 +57,7 @@ class Session(KnownCommits):
         generation: number of this entry, 1-based.
         incarnation: of this node id, 1-based: how many processes have held it, this one included.
         run, job: the run and the job of the recovery path.
-        step: steps applied so far, over all epochs.
+        step: steps applied so far, over all epochs: in the loop over `steps` one less than the step that it yields.
         epoch: the current pass over the data, 1-based; behind the last one still that.
         step_in_epoch: steps applied in that pass.
         loss: what the loop has reported last: float32 [] or a number; None before the first report.
@@ -101,31 +101,39 @@ class Session(KnownCommits):
     # --- training ------------------------------------------------------------------------------------------------------
 
     def steps(
-        self, state: TrainingState, *, epochs: int, callbacks: Sequence[Callback] = ()
+        self,
+        state: TrainingState,
+        *,
+        epochs: int | None = None,
+        max_steps: int | None = None,
+        callbacks: Sequence[Callback] = (),
     ) -> Iterator[tuple[int, Any]]:
-        """Yield (step, batch) from where the plan begins to the last batch of the last epoch.
+        """Yield (step, batch) from where the plan begins to the last batch of the last epoch, or to the last step.
 
         A step counts as applied when the loop asks for the next one: a `break` leaves its last step uncounted and unsaved, `stop` does not.
 
         Args:
             state: everything that decides the next step; it is loaded from the plan's checkpoint first.
             epochs: passes over the data in all, at least 1, counted from the first start of training and not from the plan.
+            max_steps: steps in all, at least 1, counted likewise. Training is over with whichever comes first.
             callbacks: called after every step, in order; those that save (ModelCheckpoint) behind all others.
 
         Yields:
-            The step that the batch is for (1-based, over all epochs), and the batch as the state's loader gives it.
+            The step that the batch is for (1-based, over all epochs): `session.step + 1`, which counts those that are done. And the batch as
+            the state's loader gives it.
 
         Raises:
             GenerationInterrupted: the generation is over; leaves the training function, which is then entered again.
             CheckpointStateError: the plan's checkpoint does not fit `state`.
             SettingError: a ModelCheckpoint among the callbacks keeps too few files to recover.
             CheckpointError: as `applied`.
-            UsageError: a second call in one entry, an end that lies behind what is done, or a pass that has another number of batches than on another rank.
+            UsageError: a second call in one entry, neither epochs nor max_steps, an end that lies behind what is done, or a pass that has another
+                number of batches than on another rank.
         """
         self.state = only_state(self.state, state)
         with self.loop():
             try:
-                yield from self._steps(state, epochs, callbacks)
+                yield from self._steps(state, End(epochs, max_steps), callbacks)
             except GeneratorExit:
                 self.loop_watch.closed()
                 raise
@@ -135,18 +143,18 @@ class Session(KnownCommits):
         return self.training_stop.around(self.loop_watch.inside(), lambda: self.step)
 
     def _steps(
-        self, state: TrainingState, epochs: int, callbacks: Sequence[Callback]
+        self, state: TrainingState, end: End, callbacks: Sequence[Callback]
     ) -> Iterator[tuple[int, Any]]:
         self.restore(state)
-        check_end(self._position, epochs, field="epochs")
-        self.total_steps = epochs * steps_of_epoch(state.batches)
+        end.check(self._position)
+        self.total_steps = end.steps(steps_of_epoch(state.batches))
         others = [one for one in callbacks if not one.saves_state]
         savers = [one for one in callbacks if one.saves_state]
         for callback in callbacks:
             callback.on_begin(self)
         self._live.loaded()
         may_change = any(callback.changes_state for callback in others)
-        while not (self._position.is_over(epochs) or self.training_stop.is_over(self.step)):
+        while not (end.is_reached(self._position) or self.training_stop.is_over(self.step)):
             self.epoch, self.step_in_epoch = self._position.epoch + 1, self._position.batch
             for batch in next_pass(state):
                 self.check()
@@ -165,7 +173,7 @@ class Session(KnownCommits):
                 for callback in savers:
                     callback.on_step_end(self)
                 self.stop_if_asked()
-                if self.training_stop.is_over(self.step):
+                if self.training_stop.is_over(self.step) or end.is_last(self.step):
                     break
                 self._live.next_step(self.step)
             else:
@@ -334,11 +342,7 @@ class Session(KnownCommits):
         control.await_go_on(self.generation, self.step)
 
     def refuse_drains(self, reason: str) -> None:
-        """This training cannot stop at a step that is asked for, so its rank is never handed over.
-
-        Args:
-            reason: for people.
-        """
+        """This training cannot stop at a step that is asked for, so its rank is never handed over; the reason is for people."""
         self._service.training_control.drain_unsupported_reason = reason
 
     # --- checkpoints ---------------------------------------------------------------------------------------------------
@@ -361,12 +365,7 @@ class Session(KnownCommits):
         return self._service.training_control.still_owns_rank()
 
     def checkpoint_directory(self, directory: Path, prefix: str) -> None:
-        """Remember that training saves here: this node's next incarnation looks here.
-
-        Args:
-            directory: absolute.
-            prefix: of the file names.
-        """
+        """Remember that training saves files of this prefix here (absolute): this node's next incarnation looks here."""
         self._service.local_store.add_directory(directory, prefix, self._plan.run)
 
     def before_done(self, settle: Callable[[], None]) -> None:

@@ -311,6 +311,7 @@ def test_another_ranks_position_is_a_position_here(case: str) -> None:
     next(iter(given))
     batches = iter(mine)
     next(batches)
+    assert mine.position == given.position, "what ranks that stand at one step say of it is compared"
     taking.follow_keys(1, 0)
     assert not taking.why_not_derivable
     taking.load_position({**given.position, "of": given.division()})

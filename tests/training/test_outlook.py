@@ -10,7 +10,7 @@ import pytest
 
 from recovery.checkpoint.position import Position
 from recovery.errors import UsageError
-from recovery.training.outlook import LossTold, check_end, steps_of_epoch
+from recovery.training.outlook import End, LossTold, check_end, steps_of_epoch
 
 
 class OnDevice:
@@ -87,3 +87,41 @@ def test_an_end_that_lies_behind_what_is_done_is_refused(at: Position, epochs: i
             check_end(at, epochs, field="epochs")
     else:
         check_end(at, epochs, field="epochs")
+
+
+def test_steps_that_are_fewer_than_are_done_are_refused() -> None:
+    End(None, 30).check(Position(step=30, epoch=3, batch=0))
+    with pytest.raises(
+        UsageError, match="max_steps: 29 is less than what this job has done: it stands at step 30"
+    ):
+        End(4, 29).check(Position(step=30, epoch=3, batch=0))
+
+
+@pytest.mark.parametrize(
+    ("epochs", "max_steps", "steps", "over", "goes_on"),
+    [
+        (3, None, 12, (12, 3, 0), (12, 2, 4)),
+        (None, 10, 10, (10, 2, 2), (9, 2, 1)),
+        (3, 10, 10, (10, 2, 2), (9, 2, 1)),
+        (3, 20, 12, (12, 3, 0), (12, 2, 4)),
+        (0, None, 0, (0, 0, 0), None),
+    ],
+)
+def test_training_is_over_with_its_passes_or_its_steps(
+    epochs: int | None, max_steps: int | None, steps: int, over: Any, goes_on: Any
+) -> None:
+    end = End(epochs, max_steps)
+    assert end.steps(4) == steps
+    for place, expected in ((over, True), (goes_on, False)):
+        if place is not None:
+            step, epoch, batch = place
+            assert end.is_reached(Position(step=step, epoch=epoch, batch=batch)) is expected
+
+
+def test_of_passes_without_a_length_the_steps_alone_are_known() -> None:
+    assert (End(3, None).steps(0), End(None, 10).steps(0), End(3, 10).steps(0)) == (0, 10, 10)
+
+
+def test_training_without_an_end_is_refused() -> None:
+    with pytest.raises(UsageError, match="neither epochs nor max_steps"):
+        End(None, None)
