@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 
 from typing_extensions import override
 
+from recovery.directory_sync import sync_names
+
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
@@ -110,7 +112,7 @@ class TemporaryFile:
         """Give the file its final name and make that durable, in place of what had the name before."""
         os.rename(self._temporary, self._name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
         self._is_there = False
-        os.fsync(self._directory)
+        sync_names(self._directory)
 
     def _close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
@@ -153,7 +155,7 @@ def sync_directory(directory: Path) -> None:
         OSError: it is not there, or the fsync failed.
     """
     with opened_directory(directory) as opened:
-        os.fsync(opened)
+        sync_names(opened)
 
 
 def ensure_directory(directory: Path) -> None:

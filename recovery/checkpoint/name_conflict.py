@@ -17,6 +17,7 @@ import msgspec
 from recovery.checkpoint import manifest as manifests
 from recovery.checkpoint import names, verify
 from recovery.checkpoint.contribution import Manifest, not_of
+from recovery.directory_sync import sync_names
 from recovery.errors import CheckpointError, CheckpointManifestError, CheckpointWriteError
 
 _logger = logging.getLogger("recovery.checkpoint")
@@ -93,7 +94,7 @@ def resolve(opened: int, conflict: NameConflict) -> None:
             os.unlink(beside.name, dir_fd=opened)
         except FileNotFoundError:
             return
-        os.fsync(opened)
+        sync_names(opened)
         for file in conflict.surplus:
             os.unlink(file.name, dir_fd=opened)
         return
@@ -103,7 +104,7 @@ def resolve(opened: int, conflict: NameConflict) -> None:
     for file in conflict.in_use:
         kept = _rename(opened, file, number)
         _logger.warning("event=checkpoint_kept path=%s as=%s reason=%r", file, kept, conflict.keep_because)
-    os.fsync(opened)
+    sync_names(opened)
 
 
 def _free_number(files: list[Path]) -> int:

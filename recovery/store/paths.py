@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from recovery.core.message_fields import NODE_ID_PATTERN
+from recovery.directory_sync import sync_names
 from recovery.errors import RecoveryPathError, StoreError
 
 APPLICATION_ID = 0x4D535243
@@ -196,6 +197,6 @@ def fsync_directory(path: Path) -> None:
     """Make names in the directory durable: without it a power cut loses a file that itself was synced."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(descriptor)
+        sync_names(descriptor)
     finally:
         os.close(descriptor)

@@ -278,7 +278,7 @@ CHECKPOINTS = (
         "I5",
         "checkpoint/durable_files.py",
         "TemporaryFile.rename",
-        "os.fsync(self._directory)",
+        "sync_names(self._directory)",
         "os.fstat(self._directory)",
         (
             "tests/checkpoint/test_publish.py::test_a_checkpoint_is_durable_before_its_name_and_its_manifest_comes_last",
@@ -330,7 +330,7 @@ CHECKPOINTS = (
         "I8",
         "checkpoint/name_conflict.py",
         "resolve",
-        "os.fsync(opened)\nfor file in conflict.surplus:\n    os.unlink(file.name, dir_fd=opened)",
+        "sync_names(opened)\nfor file in conflict.surplus:\n    os.unlink(file.name, dir_fd=opened)",
         "os.fstat(opened)\nfor file in conflict.surplus:\n    os.unlink(file.name, dir_fd=opened)",
         (
             "tests/checkpoint/test_publish.py::test_a_step_saved_again_loses_its_old_manifest_before_its_old_bytes",
