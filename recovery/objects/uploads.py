@@ -66,6 +66,8 @@ class Uploads:
         """Committed steps that have had no turn yet, oldest first; at most twice as many as `_known`."""
         self._thread: threading.Thread | None = None
         self._turns: tuple[tuple[str, int, int], UploadOrder] | None = None
+        self._listed: tuple[int, Sequence[commits.At], commits.At | None] = (0, (), None)
+        """As `note_listed` was told last."""
         self._stopped = False
         self._failures = 0
         """Attempts that the storage did not let through."""
@@ -83,6 +85,17 @@ class Uploads:
             self._known[step] = path
             while len(self._known) > _KNOWN_MAX:
                 del self._known[next(iter(self._known))]
+
+    def note_listed(self, run: int, listed: Sequence[commits.At], turn: commits.At | None = None) -> None:
+        """The storage was seen to have committed these steps of a run, newest first; `turn`: what is sent now."""
+        self._listed = run, listed, turn
+        self.pin_again()
+
+    def pin_again(self) -> None:
+        """Which steps lead to where training is may have changed: let the newest of them that the storage has stay on this disk."""
+        run, listed, turn = self._listed
+        newest = next((at for at in listed if self._leads_here(run, at)), None)
+        self._pin(tuple(at.step for at in (newest, turn) if at is not None))
 
     def committed(self, step: int) -> None:
         """All ranks hold this step: send it, if this one is known to hold it."""
@@ -215,9 +228,7 @@ class Uploads:
         while True:
             at = turns.current(manifest.step)
             # Asked behind the turn: what is committed meanwhile is of this turn.
-            listed = commits.steps(store, manifest.job, manifest.run)
-            there = next((step for step in listed if self._leads_here(manifest.run, step)), None)
-            self._pin(tuple(turn.step for turn in (there, at) if turn is not None))
+            self.note_listed(manifest.run, commits.steps(store, manifest.job, manifest.run), at)
             if at is None:
                 return True
             self._tell_skipped(at.step)

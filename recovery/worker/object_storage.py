@@ -53,7 +53,6 @@ class ObjectStorage:
             pin: takes the steps that stay on the disk for the sake of what is in the storage. From any thread.
             failed: takes the step of an upload that failed, and why. From any thread.
         """
-        self._pin = pin
         self.url, self._copies, self._still_owns_rank = url, copies, still_owns_rank
         self._uploads = Uploads(lambda: opened(url), pin=pin, failed=failed, leads_here=self._leads_here)
         self._asked: set[tuple[str, RunId, Rank]] = set()
@@ -72,6 +71,7 @@ class ObjectStorage:
                 self._know(record.step, record.path)
             elif isinstance(record, GenerationRecord):
                 self._began[record.run, record.generation] = start_of(record)
+                self._uploads.pin_again()
 
     def committed(self, step: int) -> None:
         """All ranks hold this step on their disks."""
@@ -160,7 +160,7 @@ class ObjectStorage:
                 there[0].step if there else "none",
             )
         # A rank that was restarted with its disk must go on to hold what another rank may come back with.
-        self._pin(tuple(at.step for at in there[:1]))
+        self._uploads.note_listed(run, listed)
         brought: list[HeldCheckpoint] = []
         for at in there[:_TRIED]:
             try:

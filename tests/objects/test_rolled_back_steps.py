@@ -89,6 +89,18 @@ def test_plan_that_this_process_was_given_counts_too(there: ObjectStore, tmp_pat
     assert [held.step for held in brought] == [110]
 
 
+def test_step_that_stays_on_a_disk_follows_the_plan_though_the_storage_does_not_answer(
+    there: ObjectStore, tmp_path: Path
+) -> None:
+    """Ranks that go on with their disks keep what one that has lost its disk comes back with."""
+    pinned: list[tuple[int, ...]] = []
+    storage = storage_of(there, tmp_path, pinned.append)
+    storage.bring("job-a", RunId(1), Rank(0), (), starts({1: 0}))
+    assert pinned[-1] == (120,)
+    storage.note_saved(plans(BEGAN))
+    assert pinned[-1] == (110,)
+
+
 def test_step_that_is_trained_again_is_brought_of_the_later_generation(
     there: ObjectStore, tmp_path: Path
 ) -> None:
