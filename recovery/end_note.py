@@ -18,6 +18,7 @@ from typing import NamedTuple
 VARIABLE = "MS_FINISHED_FILE"
 _FINISHED = "finished"
 _CODE = "exit "
+_BEGUN = "begun"
 _PART = 4096
 
 
@@ -35,16 +36,22 @@ def note_finished(path: Path) -> None:
 
 def note_exit(code: int) -> None:
     """Note that the engine ends this process with an exit code. Where it cannot, the code counts as the script's own, and stderr says so."""
+    _note(f"{_CODE}{code}", "its launcher takes the code for the script's own")
+
+
+def note_begun() -> None:
+    """Note that this process becomes its program now. Where it cannot, nobody knows that it has begun, and stderr says so."""
+    _note(_BEGUN, "its launcher does not know that it has begun")
+
+
+def _note(line: str, consequence: str) -> None:
     name = os.environ.get(VARIABLE)  # noqa: TID251 - a process whose settings are wrong ends by this too
     if not name:
         return
     try:
-        _add(Path(name), f"{_CODE}{code}")
+        _add(Path(name), line)
     except OSError as error:
-        said = (
-            f"event=exit_not_noted code={code} {error.strerror}: its launcher takes it for the script's own\n"
-        )
-        _write_if_it_can(2, said)
+        _write_if_it_can(2, f"event=not_noted {line} ({error.strerror}): {consequence}\n")
 
 
 class EndNote(NamedTuple):
@@ -54,6 +61,8 @@ class EndNote(NamedTuple):
     """It had heard that its job has finished."""
     exit_code: int | None
     """With which the engine ended it; None: it did not, or nobody could note it."""
+    begun: bool = False
+    """It had become its program. One that was forked notes nothing: it has begun where the template says so."""
 
 
 class EndNotes:
@@ -80,7 +89,8 @@ class EndNotes:
         """Give what the process has noted. It has ended, and its note goes."""
         lines = self._read().splitlines()
         codes = [line.removeprefix(_CODE) for line in lines if line.startswith(_CODE)]
-        return EndNote(_FINISHED in lines, int(codes[-1]) if codes and codes[-1].isdigit() else None)
+        code = int(codes[-1]) if codes and codes[-1].isdigit() else None
+        return EndNote(_FINISHED in lines, code, _BEGUN in lines)
 
     def _read(self) -> str:
         noted = b""

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+
 import msgspec
 
 from recovery import clock
 from recovery.core.messages import ProcessIdentity
 from recovery.errors import ROWS, Cause
+from recovery.launch.restart_policy import SHORT_ATTEMPT_MS
+
+_PASSES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC)
+"""A start that fails for want of these may succeed later."""
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +36,11 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """Which process it was; None: none, or the system does not say."""
 
     @property
+    def begun(self) -> bool:
+        """Was there a process that ran its program?"""
+        return self.pid != 0
+
+    @property
     def lasted_ms(self) -> int:
         """From its start to its end."""
         return self.ended_ms - self.begun_ms
@@ -37,6 +48,12 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     def says(self, *codes: str) -> bool:
         """Did the engine end it with one of these errors? A script that ends with the same number says nothing."""
         return self.cause is not None and any(self.status == ROWS[code].exit_code for code in codes)
+
+    @classmethod
+    def refused(cls, number: int, begun_ms: int, error: OSError) -> Attempt:
+        """The system has refused to start it."""
+        cause = Cause.TEMPORARY if error.errno in _PASSES else ROWS["LAUNCH_FAILED"].cause
+        return cls.never_begun(number, begun_ms, cause, str(error.strerror))
 
     @classmethod
     def never_begun(cls, number: int, begun_ms: int, cause: Cause, reason: str) -> Attempt:
@@ -50,3 +67,36 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
             begun_ms=begun_ms,
             ended_ms=clock.monotonic_ms(),
         )
+
+
+class History:
+    """What the attempts of one process have come to so far."""
+
+    def __init__(self) -> None:
+        """There is none yet."""
+        self.short_attempts = 0
+        """In a row."""
+        self.relaunched_ms: list[int] = []
+        """When it was started again, each time behind an attempt that had begun."""
+        self.is_news = True
+        """The last one had begun, or was the first in a row that had not."""
+        self._unbegun_since_ms: int | None = None
+
+    def note(self, attempt: Attempt) -> None:
+        """Count an attempt that is over."""
+        self.is_news = attempt.begun or self._unbegun_since_ms is None
+        self.short_attempts = self.short_attempts + 1 if attempt.lasted_ms < SHORT_ATTEMPT_MS else 0
+        if attempt.begun:
+            self._unbegun_since_ms = None
+        elif self._unbegun_since_ms is None:
+            self._unbegun_since_ms = attempt.begun_ms
+
+    @property
+    def unbegun_ms(self) -> int | None:
+        """For how long none has begun; None: the last one had."""
+        return None if self._unbegun_since_ms is None else clock.monotonic_ms() - self._unbegun_since_ms
+
+    def note_relaunch(self) -> None:
+        """It is started again behind the attempt that was noted last."""
+        if self._unbegun_since_ms is None:
+            self.relaunched_ms.append(clock.monotonic_ms())

@@ -80,7 +80,11 @@ class Child:
                 os.close(descriptor)
         trackers = _end_all_but_trackers(self.pid)
         if trackers:
-            await asyncio.to_thread(_await_ends, trackers)
+            try:
+                await asyncio.to_thread(_await_ends, trackers)
+            except RuntimeError:
+                # No thread is left to wait in.
+                _await_ends(trackers)
         signal_group(self.pid, signal.SIGKILL)
         return self._status()
 

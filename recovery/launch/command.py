@@ -21,7 +21,7 @@ from recovery.checkpoint import memory_tier
 from recovery.config import rank_table
 from recovery.config.reader import Reader
 from recovery.core.records import EventKind, JobRecord
-from recovery.errors import RecoveryError, SettingError
+from recovery.errors import LaunchFailedError, RecoveryError, SettingError
 from recovery.launch import (
     background,
     console,
@@ -75,10 +75,6 @@ def msrun(given: Arguments, environment: Mapping[str, str], *, last_words: LastW
     """
     named = given.master_addr
     given = msgspec.structs.replace(given, master_addr=host_address.resolve(named))
-    if given.rank_table_file is not None:
-        rank_table.read_rank_table(
-            given.rank_table_file, field="--rank_table_file", worker_num=given.worker_num
-        )
     reading = script_imports.parse_script(placement.program_of(given, sys.executable)[1:], Path.cwd())
     program = _look_at(given, reading)
     _check_standbys(given, environment)
@@ -86,7 +82,7 @@ def msrun(given: Arguments, environment: Mapping[str, str], *, last_words: LastW
     stop_grace_s = Reader.of_one("MS_STOP_GRACE", environment).whole("MS_STOP_GRACE")
     host = _this_host(given.master_addr)
     placed = placement.place(given, host, program)
-    _check_programs(given)
+    _check_what_is_named(given)
     looked = preflight.Looked(given, environment, reading, placed, Path.cwd())
     preflight.look(looked, lambda text: console.say(text, style="yellow"))
     log_dir, own_dir = _directories(given, host)
@@ -111,6 +107,7 @@ def msrun(given: Arguments, environment: Mapping[str, str], *, last_words: LastW
         stop_grace_s=stop_grace_s,
         signals_to_handle=given.signals_to_handle,
         saves_at_end=not program.supervised,
+        start_patience_ms=given.cluster_time_out * 1000 if given.cluster_time_out >= 0 else None,
         earlier=_earlier(environment, contact, placed, beginner),
     )
     _warn_of_loopback(named, given)
@@ -118,7 +115,7 @@ def msrun(given: Arguments, environment: Mapping[str, str], *, last_words: LastW
     agent = Agent(placed, context)
     if not given.join:
         pid = background.hand_over(
-            own_dir, lambda: asyncio.run(_run(agent, [], environment)), stop_grace_s=stop_grace_s
+            own_dir, lambda: _to_its_end(_run(agent, [], environment)), stop_grace_s=stop_grace_s
         )
         console.say(f"the job runs in the background (pid {pid}); `recovery stop {own_dir}` ends it")
         return 0
@@ -138,11 +135,32 @@ def _takeover(
 
 def _in_foreground(job: Coroutine[Any, Any, int], last_words: LastWords) -> int:
     """Wait for the job's end. Gives the exit code."""
-    code = asyncio.run(job)
+    code = _to_its_end(job)
     for line in last_words(code):
         console.say(line)
     log.flush_streams()
     return code
+
+
+def _to_its_end(job: Coroutine[Any, Any, int]) -> int:
+    """Run it. Gives its exit code.
+
+    Raises:
+        LaunchFailedError: no thread can be started, and so nothing was.
+    """
+    codes: list[int] = []
+
+    async def noted() -> None:
+        codes.append(await job)
+
+    try:
+        asyncio.run(noted())
+    except RuntimeError as error:
+        # The loop ends the threads that it has used from one thread more.
+        if not codes:
+            next_step = "Look at the limits of this user's processes and of this host's memory."
+            raise LaunchFailedError(process="the launcher", reason=str(error), next_step=next_step) from error
+    return codes[0]
 
 
 def _access(given: Arguments, environment: Mapping[str, str], host: placement.Host) -> Access:
@@ -275,7 +293,11 @@ def _earlier(
     return EarlierJob(contact, meanwhile=beginner.first_template, patience_s=patience_s)
 
 
-def _check_programs(given: Arguments) -> None:
+def _check_what_is_named(given: Arguments) -> None:
+    if given.rank_table_file is not None:
+        rank_table.read_rank_table(
+            given.rank_table_file, field="--rank_table_file", worker_num=given.worker_num
+        )
     numa = given.bind_numa
     by_nodes = numa.cpu_nodes or numa.memory_nodes if isinstance(numa, BindFile) else numa
     if by_nodes and shutil.which("numactl") is None:

@@ -55,6 +55,8 @@ class LaunchContext(NamedTuple):
     """That ask the job to stop, beside SIGTERM, SIGINT, SIGQUIT and SIGHUP."""
     saves_at_end: bool = True
     """Do its ranks save a step when somebody asks the job to stop? Programs that know nothing of recovery are only asked to end."""
+    start_patience_ms: int | None = None
+    """How long none of a process's starts need begin before the job is given up; None: as long as it takes."""
     earlier: EarlierJob | None = None
     """What was known of the job before; None: nobody is asked."""
 

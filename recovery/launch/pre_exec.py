@@ -30,6 +30,7 @@ def _main(words: Sequence[str]) -> None:
         os.write(2, f"event=condition_not_restored {left.text}\n".encode(errors="replace"))
     # Behind the conditions, among which is what the parent itself is tied by.
     process_conditions.tie_to(int(parent))
+    end_note.note_begun()
     try:
         os.execvp(command[0], command)  # noqa: S606 - the command of the person who started the job
     except OSError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import signal
 from collections.abc import Coroutine
 from functools import partial
@@ -18,7 +17,7 @@ from recovery.end_note import EndNotes
 from recovery.errors import ROWS, Cause, LaunchFailedError, cause_of
 from recovery.job_line import Start
 from recovery.launch import console
-from recovery.launch.attempt import Attempt
+from recovery.launch.attempt import Attempt, History
 from recovery.launch.children import Child, SpawnedChild, end
 from recovery.launch.flag_values import Rejoin
 from recovery.launch.hung_nodes import LostNode
@@ -42,8 +41,6 @@ GRACE_S = 5.0
 """From SIGTERM to SIGKILL: a worker that shuts down takes less than a second."""
 _SOON_MS = 60_000
 """An attempt shorter than this is soon over: an error that needs longer to show again may be another one."""
-_PASSES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC)
-"""A start that fails for want of these may succeed later."""
 _JOB_IS_OVER = ("JOB_FAILED", "NO_COMMON_CHECKPOINT", "WAIT_TIMEOUT")
 """A process that ends so says it of the job, whether it held a rank or not."""
 
@@ -99,17 +96,16 @@ class ProcessKeeper:
 
     async def keep(self) -> Outcome:
         """Attempt after attempt, until it is over for good."""
-        relaunched_ms: list[int] = []
-        number, short_attempts, pid = 1, 0, 0
+        history, number, pid = History(), 1, 0
         await self._name_first()
         while not self._dismissed.is_set():
             attempt = await self._judged(await self._attempt(number))
             pid = attempt.pid or pid
             if self._dismissed.is_set():
                 break
-            short_attempts = short_attempts + 1 if attempt.lasted_ms < SHORT_ATTEMPT_MS else 0
+            history.note(attempt)
             handed_over = await self._has_handed_over(attempt)
-            decision = await self._decide(attempt, short_attempts, relaunched_ms, handed_over=handed_over)
+            decision = await self._decide(attempt, history, handed_over=handed_over)
             self._report(attempt, pid, gives_up=decision.next is Next.FAIL)
             if decision.next is Next.FAIL and await self._has_successor(attempt, pid):
                 decision = as_surplus(decision)
@@ -126,12 +122,12 @@ class ProcessKeeper:
                     if handed_over:
                         # A planned departure is no failure, and uses up no restart.
                         console.say(f"{self.placed.name} start {number}: {attempt.how}; {decision.reason}")
-                        short_attempts = 0
+                        history.short_attempts = 0
                     else:
-                        self._note(attempt, decision)
+                        self._note(attempt, decision, is_kept=history.is_news)
                         await asyncio.sleep(decision.after_ms / 1000)
-                        relaunched_ms.append(clock.monotonic_ms())
-                    number += 1
+                        history.note_relaunch()
+                    number += attempt.begun
                     await self._name_next(number, attempt.pid)
                     continue
                 case _:
@@ -176,8 +172,7 @@ class ProcessKeeper:
         try:
             self.child = child = await self._begin(number)
         except OSError as error:
-            cause = Cause.TEMPORARY if error.errno in _PASSES else ROWS["LAUNCH_FAILED"].cause
-            return Attempt.never_begun(number, begun_ms, cause, str(error.strerror))
+            return Attempt.refused(number, begun_ms, error)
         except LaunchFailedError as error:
             return Attempt.never_begun(number, begun_ms, Cause.PERMANENT, str(error))
         pid, process = child.pid, process_identity.of(child.pid)
@@ -194,6 +189,14 @@ class ProcessKeeper:
         noted = self.end_notes.take()
         if noted.finished and self._context.completion is not None:
             self._context.completion.is_finished = True
+        if (
+            isinstance(child, SpawnedChild)
+            and number > 1
+            and not noted.begun
+            and clock.monotonic_ms() - begun_ms < SHORT_ATTEMPT_MS
+        ):
+            how = f"it had ended before its program began: {how}"
+            return Attempt.never_begun(number, begun_ms, Cause.TEMPORARY, how)
         # A script may end with any number: it says something of the next start only where it is the engine's.
         says = cause_of(status)
         if says is not None and noted.exit_code != status:
@@ -311,12 +314,9 @@ class ProcessKeeper:
         job = await self._context.contact.known_job()
         return job is not None and job.has_handed_over(self.node_id, attempt.pid)
 
-    async def _decide(
-        self, attempt: Attempt, short_attempts: int, relaunched_ms: list[int], *, handed_over: bool
-    ) -> Decision:
+    async def _decide(self, attempt: Attempt, history: History, *, handed_over: bool) -> Decision:
         soon = attempt.lasted_ms < _SOON_MS
-        has_output = attempt.pid != 0
-        repeats = has_output and self._incidents.repeats(self.placed.name, self._lines()) and soon
+        repeats = attempt.begun and self._incidents.repeats(self.placed.name, self._lines()) and soon
         refused = attempt.says("WORLD_FULL")
         members = self._context.members
         ended = Ended(
@@ -331,8 +331,10 @@ class ProcessKeeper:
             recovery_enabled=self._context.recovery_enabled,
             has_stepped=attempt.status <= 0 or self._context.has_stepped(),
             repeats=repeats,
-            short_attempts=short_attempts,
-            relaunched_ms=tuple(relaunched_ms),
+            short_attempts=history.short_attempts,
+            relaunched_ms=tuple(history.relaunched_ms),
+            unbegun_ms=history.unbegun_ms,
+            patience_ms=self._context.start_patience_ms,
             max_restarts=self._context.max_restarts,
             now_ms=clock.monotonic_ms(),
         )
@@ -372,8 +374,12 @@ class ProcessKeeper:
         """What its newest attempt has printed last."""
         return last_lines(self._log if self._unlogged is None else self._unlogged.lines())
 
-    def _note(self, attempt: Attempt, decision: Decision) -> None:
+    def _note(self, attempt: Attempt, decision: Decision, *, is_kept: bool = True) -> None:
         """Keep a failure as an incident, and say it on the console."""
+        said = f"{self.placed.name} start {attempt.number}: {attempt.how}; {decision.reason}"
+        if not is_kept:
+            console.say(said, style="bold red")
+            return
         failure = Failure(
             process=self.placed.name,
             rank=self.placed.rank,
@@ -393,7 +399,4 @@ class ProcessKeeper:
             and bool(attempt.pid)
             and not attempt.says(*_JOB_IS_OVER),
         )
-        console.say(
-            f"{self.placed.name} start {attempt.number}: {attempt.how}; {decision.reason} ({kept})",
-            style="bold red",
-        )
+        console.say(f"{said} ({kept})", style="bold red")

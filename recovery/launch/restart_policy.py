@@ -59,6 +59,10 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     relaunched_ms: tuple[int, ...]
     """When this process was started again before, oldest first."""
     max_restarts: int
+    unbegun_ms: int | None
+    """For how long in a row none of its starts has begun: for want of processes, memory, descriptors, files; None: this one had begun."""
+    patience_ms: int | None
+    """How long that may be; None: as long as it takes."""
     now_ms: int
 
 
@@ -107,6 +111,16 @@ _TABLE: Sequence[_Row] = (
         lambda ended: ended.cause is Cause.UNKNOWN and ended.first,
         Next.FAIL,
         "it was its first start, and it said why by its exit code; the same command would end the same way",
+    ),
+    _Row(
+        lambda ended: ended.unbegun_ms is not None and not _waited_too_long(ended),
+        Next.RELAUNCH,
+        "it never began; it is tried again, which uses up no restart",
+    ),
+    _Row(
+        lambda ended: ended.unbegun_ms is not None,
+        Next.FAIL,
+        "it never began, and none of its starts has within --cluster_time_out",
     ),
     _Row(
         lambda ended: _by_itself(ended) and not ended.has_stepped,
@@ -168,6 +182,10 @@ def describe(status: int, *, kernel_message: str = "") -> str:
 def exit_code_of(status: int) -> int:
     """As a shell shows it: 128 + n for signal n."""
     return status if status >= 0 else 128 - status
+
+
+def _waited_too_long(ended: Ended) -> bool:
+    return ended.patience_ms is not None and (ended.unbegun_ms or 0) >= ended.patience_ms
 
 
 def _by_itself(ended: Ended) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import IO
+from functools import partial
+from typing import IO, TypeVar
 
 import msgspec
 
@@ -20,11 +22,20 @@ from recovery.launch.forkserver.template import READY_S, Template
 from recovery.launch.orphan_reaper import OrphanReaper
 
 _SILENT_S = 10.0
+"""Imports that take longer are said: nothing else happens meanwhile."""
 _NAMED_MAX = 3
 """Packages in a line."""
-"""Imports that take longer are said: nothing else happens meanwhile."""
+_Result = TypeVar("_Result")
 _TEMPLATES_MAX = 5
 """A template that ends again and again is not made for ever."""
+
+
+async def _in_a_thread(work: Callable[[], _Result]) -> _Result:
+    """Gives its result. Raises OSError where no thread can be started: then neither can a process."""
+    try:
+        return await asyncio.to_thread(work)
+    except RuntimeError as error:
+        raise OSError(errno.EAGAIN, str(error)) from error
 
 
 class TemplatePlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,13 +133,14 @@ class ProcessStarter:
                 template = self._template
                 if template is not None:
                     with self.strays.undecided():
-                        begun = await asyncio.to_thread(
+                        fork = partial(
                             template.begin,
                             command,
                             environment=environment,
                             conditions=conditions,
                             log=log.fileno(),
                         )
+                        begun = await _in_a_thread(fork)
                         if isinstance(begun, int):
                             return self.strays.own(Child(begun))
                     self._not_begun(template, begun)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import socket
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -94,3 +97,26 @@ def test_a_host_without_the_schedulers_store_says_how_its_part_ended(
         f"this host's workers {how}; 10.0.0.1, where the scheduler ran, sums the job up; logs: {place}/logs"
     ]
     assert _summary(code, "10.0.0.1", place / "logs", {}) == []
+
+
+def test_a_launcher_without_a_thread_left_ends_with_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop ends the threads that it has used from one thread more: a traceback and 1 were the end."""
+
+    def refuse(_: threading.Thread) -> None:
+        message = "can't start new thread"
+        raise RuntimeError(message)
+
+    async def ended() -> int:
+        with contextlib.suppress(RuntimeError):
+            await asyncio.to_thread(int)
+        return 3
+
+    async def not_begun() -> int:
+        await asyncio.to_thread(int)
+        return 3
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert command._to_its_end(ended()) == 3
+    with pytest.raises(RecoveryError, match="LAUNCH_FAILED: the launcher: can't start new thread") as error:
+        command._to_its_end(not_begun())
+    assert error.value.exit_code == 71

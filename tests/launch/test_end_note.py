@@ -84,7 +84,10 @@ def test_an_exit_code_that_cannot_be_noted_is_said(
         monkeypatch.setenv(VARIABLE, f"/proc/{os.getpid()}/fd/{file.fileno()}")
         note_exit(23)
     assert other.read_text() == ""
-    assert "event=exit_not_noted code=23 it is no pipe" in capfd.readouterr().err
+    assert (
+        "event=not_noted exit 23 (it is no pipe): its launcher takes the code for the script's own"
+        in capfd.readouterr().err
+    )
 
 
 def _note_without_end(path: Path) -> None:

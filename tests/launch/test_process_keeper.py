@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import pytest
 from typing_extensions import override
@@ -18,6 +20,8 @@ import recovery
 from recovery.core.ids import NodeId
 from recovery.core.messages import Exited, ProcessIdentity
 from recovery.core.scheduler.drain_states import RANK_HANDED_OVER
+from recovery.launch import children, restart_policy
+from recovery.launch.children import Child
 from recovery.launch.flag_values import Rejoin, StartMethod
 from recovery.launch.incidents import Incidents
 from recovery.launch.job_view import KnownJob, KnownNode, KnownScheduler, Members
@@ -93,6 +97,8 @@ def keep(
     killed_by: signal.Signals = signal.SIGKILL,
     hears_the_end: bool = False,
     further: Mapping[str, str] = MappingProxyType({}),
+    beginner: ProcessStarter | None = None,
+    patience_ms: int | None = None,
 ) -> tuple[Outcome, list[str]]:
     """Run a process that is killed so often. Gives its outcome, and what each start found in its environment."""
     placed = Placed(
@@ -119,13 +125,14 @@ def keep(
         max_restarts=restarts,
         has_stepped=lambda: True,
         contact=scheduler,
-        beginner=ProcessStarter(StartMethod.SPAWN, None),
+        beginner=beginner or ProcessStarter(StartMethod.SPAWN, None),
         members=members or Members(scheduler),
         rejoin=rejoin,
         takeover=None,
         completion=None,
         kernel_log=KernelLog(),
         stop_grace_s=5.0,
+        start_patience_ms=patience_ms,
     )
 
     async def within_the_deadline() -> Outcome:
@@ -177,6 +184,62 @@ def test_an_exit_code_of_ours_is_believed_with_the_engines_own_word_only(tmp_pat
     (tmp_path / "starts").unlink()
     outcome, starts = keep(tmp_path, GoneScheduler(), further={**exits, "NOTES_IT": "1"})
     assert (outcome.status, len(starts)) == (code, 1)
+
+
+class OutOfProcesses(ProcessStarter):
+    """Its starts but the first are refused for so many times."""
+
+    def __init__(self, refused: int) -> None:
+        super().__init__(StartMethod.SPAWN, None)
+        self._refused, self._asked = refused, 0
+
+    @override
+    async def begin(self, *command: Any, **how: Any) -> Child:
+        self._asked += 1
+        if 1 < self._asked <= 1 + self._refused:
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return await super().begin(*command, **how)
+
+
+def test_starts_that_never_began_use_up_no_restart_and_are_one_incident(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Processes were short for a while: the job ended by --max_restarts."""
+    monkeypatch.setattr(restart_policy, "_BACK_OFF_MS", (0,))
+    outcome, starts = keep(tmp_path, GoneScheduler(), restarts=1, beginner=OutOfProcesses(5))
+    assert (outcome.next, starts) == (Next.DONE, ["0 -", "0.2 0"])
+    kept = [json.loads(path.read_text())["first"] for path in tmp_path.glob("incident-*.json")]
+    statuses = sorted(incident["status"] for incident in kept)
+    assert statuses == ["could not be started (Resource temporarily unavailable)", "killed by SIGKILL"]
+
+
+def test_a_process_that_never_begins_again_ends_the_job_when_patience_is_over(tmp_path: Path) -> None:
+    outcome, starts = keep(tmp_path, GoneScheduler(), beginner=OutOfProcesses(10**9), patience_ms=0)
+    assert (outcome.next, outcome.status, starts) == (Next.FAIL, 71, ["0 -"])
+
+
+def test_a_start_whose_program_between_is_away_has_never_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The package is being replaced: its end was taken for the script's own, and twice the same ended the job."""
+    monkeypatch.setattr(restart_policy, "_BACK_OFF_MS", (0,))
+    away, was_there = tmp_path / "pre_exec.py", children._PRE_EXEC
+
+    class Away(ProcessStarter):
+        asked = 0
+
+        @override
+        async def begin(self, *command: Any, **how: Any) -> Child:
+            self.asked += 1
+            monkeypatch.setattr(children, "_PRE_EXEC", str(away) if 1 < self.asked < 5 else was_there)
+            return await super().begin(*command, **how)
+
+    outcome, starts = keep(tmp_path, GoneScheduler(), restarts=1, beginner=Away(StartMethod.SPAWN, None))
+    assert (outcome.next, starts) == (Next.DONE, ["0 -", "0.2 0"])
+    [incident] = tmp_path.glob("incident-2.json")
+    assert json.loads(incident.read_text())["first"]["status"] == (
+        "could not be started (it had ended before its program began: exit code 2)"
+    )
 
 
 _RAISES = {"RAISES": "1"}

@@ -24,11 +24,16 @@ def ended(**fields: Any) -> Ended:
         "short_attempts": 0,
         "relaunched_ms": (),
         "max_restarts": 3,
+        "unbegun_ms": None,
+        "patience_ms": 600_000,
         "now_ms": 10_000_000,
     }
     facts = {**facts, **fields}
     of_status = {"cause": cause_of(facts["status"]), "world_full": facts["status"] == 78}
     return Ended(**{**of_status, **facts})
+
+
+_UNBEGUN = {"status": 71, "cause": Cause.TEMPORARY, "unbegun_ms": 599_999}
 
 
 @pytest.mark.parametrize(
@@ -56,6 +61,17 @@ def ended(**fields: Any) -> Ended:
         ({"status": 51, "first": True}, Next.FAIL, "its first start"),
         ({"status": 51, "repeats": True}, Next.RELAUNCH, "started again"),
         ({"status": 71, "first": True, "cause": Cause.TEMPORARY}, Next.RELAUNCH, "started again"),
+        (
+            {**_UNBEGUN, "relaunched_ms": (9_999_000,) * 3, "has_stepped": False},
+            Next.RELAUNCH,
+            "uses up no restart",
+        ),
+        ({**_UNBEGUN, "unbegun_ms": 600_000}, Next.FAIL, "within --cluster_time_out"),
+        ({**_UNBEGUN, "unbegun_ms": 10**9, "patience_ms": None}, Next.RELAUNCH, "uses up no restart"),
+        ({**_UNBEGUN, "recovery_enabled": False}, Next.FAIL, "first failure ends the job"),
+        ({**_UNBEGUN, "cause": Cause.PERMANENT}, Next.FAIL, "by its exit code"),
+        ({**_UNBEGUN, "cause": Cause.UNKNOWN, "first": True}, Next.FAIL, "its first start"),
+        ({**_UNBEGUN, "cause": Cause.UNKNOWN}, Next.RELAUNCH, "uses up no restart"),
         ({"status": 78}, Next.SURPLUS, "the job goes on"),
         ({"status": 78, "recovery_enabled": False}, Next.SURPLUS, "the job goes on"),
         ({"status": 78, "was_member": True}, Next.FAIL, "by its exit code"),
