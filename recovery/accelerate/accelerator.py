@@ -257,7 +257,9 @@ class LoopProgress:
             )
         self._may_begin = False
         self._tell_end(loader)
-        self._generators = generators = Generators(loader)
+        if self._generators.loader is not loader:
+            self._generators = Generators(loader)
+        generators = self._generators
         if self._resumed is not None and self._batches:
             generators.restore(self._resumed["begun"])
         elif self._resumed is not None:

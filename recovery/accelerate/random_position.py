@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from recovery.torch.random_state import capture_random_state, restore_random_state
+from recovery.torch.sampler_counters import SamplerCounters, samplers_of
 
 _logger = logging.getLogger("recovery.accelerate")
 
@@ -32,13 +33,13 @@ class Generators:
     """The random generators that decide an epoch: the process's, and those of the loader that it is drawn by (fact 3)."""
 
     def __init__(self, loader: Any) -> None:
-        """Look at the prepared loader that the epoch is taken from."""
-        self._loader = loader
+        """Look at the prepared loader that the epochs are taken from, before the first one."""
+        self.loader, self._counters = loader, SamplerCounters(loader)
 
     def state(self) -> Saved:
         """Say where they stand."""
         own = {place: generator.get_state() for place, generator in self._of_loader().items()}
-        return {"process": capture_random_state(), "loader": own}
+        return {"process": capture_random_state(), "loader": own, "counted": self._counters.state()}
 
     def restore(self, state: Saved, *, with_process: bool = True) -> None:
         """Put back what `state` gave, those of the process too if asked. One that is not made yet takes its seed from the epoch's number."""
@@ -47,21 +48,16 @@ class Generators:
         own = self._of_loader()
         for place in own.keys() & state["loader"].keys():
             own[place].set_state(state["loader"][place])
+        # Earlier releases have saved none.
+        self._counters.restore(state.get("counted", {}))
 
     def _of_loader(self) -> dict[str, torch.Generator]:
         """By where they hang: a loader's, and those of what it takes its indexes from."""
         found: dict[str, torch.Generator] = {}
-        left = [("loader", self._loader)]
-        while left:
-            place, part = left.pop()
+        for place, part in (("loader", self.loader), *samplers_of(self.loader)):
             for name in ("generator", "synchronized_generator"):
                 if isinstance(generator := getattr(part, name, None), torch.Generator):
                     found[f"{place}.{name}"] = generator
-            left += [
-                (f"{place}.{name}", inner)
-                for name in ("sampler", "batch_sampler")
-                if (inner := getattr(part, name, None)) is not None
-            ]
         return found
 
 

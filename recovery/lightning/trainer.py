@@ -213,9 +213,13 @@ class Trainer(PlainTrainer):  # type: ignore[misc]  # Lightning is not there whe
 
         def begin_epoch() -> None:
             hooks.begin_epoch(plain_begin)
-            goes_on, self._goes_on = self._goes_on, False
+            if not self._goes_on:
+                return
+            self._goes_on = False
+            # Else it would not tell the schedules that wait for a metric of this epoch's end: its own checkpoints hold no metrics.
+            loop._restarting = False  # noqa: SLF001 - nothing public tells
             # The condition on which Lightning will count the batch, by the accumulation that is in force again.
-            if goes_on and not loop.epoch_loop._should_accumulate():  # noqa: SLF001 - nothing public tells
+            if not loop.epoch_loop._should_accumulate():  # noqa: SLF001 - as above
                 loop.epoch_loop._batches_that_stepped -= 1  # noqa: SLF001 - as above
 
         plain_begin, plain_end = loop.on_advance_start, loop.on_advance_end

@@ -19,6 +19,7 @@ from typing_extensions import override
 from recovery.errors import CheckpointStateError
 from recovery.torch.random_state import RandomState, capture_random_state, restore_random_state
 from recovery.torch.received import Received
+from recovery.torch.sampler_counters import SamplerCounters
 
 _AHEAD_MAX = 3
 """Batches that Lightning asks for before the loop is given them: one of a loader without a length, and the one that it is given next."""
@@ -32,7 +33,7 @@ class WatchedLoader:
 
     def __init__(self, loader: Any, at: dict[str, Any] | None) -> None:
         """Watch a loader, whatever Lightning iterates over. Its next pass goes on at a place that `place` said; None: at its beginning."""
-        self.__dict__.update(_loader=loader, _at=at, _pass=None)
+        self.__dict__.update(_loader=loader, _at=at, _pass=None, _counters=SamplerCounters(loader))
 
     def __getattr__(self, name: str) -> Any:
         if name in _NOT_SHOWN:
@@ -53,7 +54,7 @@ class WatchedLoader:
 
     def __iter__(self) -> Iterator[Any]:
         at = self.__dict__["_at"]
-        self.__dict__.update(_at=None, _pass=_Pass(self._loader, at))
+        self.__dict__.update(_at=None, _pass=_Pass(self._loader, at, self.__dict__["_counters"]))
         return self.__dict__["_pass"]  # type: ignore[no-any-return]
 
     def place(self, ahead: int) -> dict[str, Any]:
@@ -63,7 +64,7 @@ class WatchedLoader:
 
 
 class _Pass:
-    def __init__(self, loader: Any, at: dict[str, Any] | None) -> None:
+    def __init__(self, loader: Any, at: dict[str, Any] | None, counters: SamplerCounters) -> None:
         self._loader, self._at = loader, at
         self._before: deque[RandomState] = deque(maxlen=_AHEAD_MAX)
         """The random generators before each of the newest batches was asked for."""
@@ -81,10 +82,15 @@ class _Pass:
         self._batches: Iterator[Any] | None = None
         if at is None:
             own = [generator.get_state() for generator in _generators(loader)]
-            self._begun = {"random": capture_random_state(), "own": own}
+            self._begun: dict[str, Any] = {
+                "random": capture_random_state(),
+                "own": own,
+                "counted": counters.state(),
+            }
             self._batches = self._noted(iter(loader), 0)
         else:
             self._begun, self._first = at["begun"], at.get("first")
+            counters.restore(self._begun.get("counted", {}))
 
     def __iter__(self) -> Iterator[Any]:
         return self

@@ -81,11 +81,12 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # not installed where types
         self._epoch += 1
         self._epoch_is_over, self._steps_are_over, self.is_first_fetch = False, False, True
         resumed, self._resumed = self._resumed, None
-        self._generators = Generators(others["train_dataloader"])
         if not self._goes_on:
             self._updates = 0
         self._goes_on = False
         loader = others["train_dataloader"]
+        if self._generators.loader is not loader:
+            self._generators = Generators(loader)
         if resumed is not None:
             self._go_on(resumed, loader, control)
         self._begun = self._generators.state()

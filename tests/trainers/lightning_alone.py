@@ -116,6 +116,22 @@ class Net(LightningModule):  # type: ignore[misc]  # Lightning is not there wher
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
 
+class Plateau(Net):
+    """Whose schedule waits for what is logged of an epoch."""
+
+    @override
+    def training_step(self, batch: Any, number: int) -> torch.Tensor:
+        loss = super().training_step(batch, number)
+        self.log("loss", loss, on_step=False, on_epoch=True)
+        return loss
+
+    @override
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.AdamW(self.parameters(), lr=0.03)
+        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=0.9)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "monitor": "loss"}}
+
+
 class Trace:
     """What was trained on, for the test: nothing that a script would have."""
 
@@ -189,6 +205,7 @@ SCRIPTS: dict[str, Script] = {
     "a backbone": lambda: (Net(), [BackboneFinetuning(2, lambda _: 1.7, backbone_initial_ratio_lr=0.2)]),
     "a backbone whose statistics are frozen": lambda: (Net(scheduled=False), [FrozenStatistics(3)]),
     "moving averages": lambda: (Net(), [EMAWeightAveraging(decay=0.8, update_starting_at_step=3)]),
+    "a schedule that waits for a metric": lambda: (Plateau(), []),
     "the user's own hooks": lambda: (Hooked(), [Halving()]),
     "all together": lambda: (
         Net(),

@@ -12,7 +12,13 @@ from typing import Any
 
 import torch
 from lightning import LightningModule, seed_everything
-from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
+from lightning.pytorch.callbacks import (
+    Callback,
+    EarlyStopping,
+    GradientAccumulationScheduler,
+    ModelCheckpoint,
+    StochasticWeightAveraging,
+)
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
@@ -38,6 +44,12 @@ BOARDS = os.environ.get("JOB_BOARDS") == "1"
 """Log to TensorBoard too, which not every machine has."""
 MAX_STEPS = int(os.environ.get("JOB_MAX_STEPS", "-1"))
 VAL_EVERY: Any = float(os.environ.get("JOB_VAL_EVERY", "1.0"))
+CALLBACKS = {
+    "accumulation": lambda: GradientAccumulationScheduler({1: 3, 3: 2}),
+    "averaging": lambda: StochasticWeightAveraging(0.01, swa_epoch_start=2, annealing_epochs=2),
+}
+MORE = os.environ.get("JOB_CALLBACKS", "").split()
+"""Of these."""
 
 
 class Stream(IterableDataset[Any]):
@@ -54,15 +66,21 @@ class Net(LightningModule):  # type: ignore[misc]  # Lightning is not there wher
     def __init__(self) -> None:
         super().__init__()
         self.save_hyperparameters({"width": 24})
-        self.net = nn.Sequential(nn.Linear(8, 24), nn.BatchNorm1d(24), nn.Dropout(0.2), nn.Linear(24, 1))
+        self.backbone = nn.Sequential(nn.Linear(8, 24), nn.BatchNorm1d(24), nn.Dropout(0.2))
+        self.head = nn.Linear(24, 1)
         self.seen = MeanMetric()
+
+    @override
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.head(self.backbone(rows))
+        return found
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         rows, ids = (
             batch if LOADERS != "two" else (torch.cat(parts) for parts in zip(*batch.values(), strict=True))
         )
         _note(self, ids.tolist())
-        loss: torch.Tensor = self.net(rows).abs().mean()
+        loss: torch.Tensor = self(rows).abs().mean()
         self.seen(loss.detach())
         self.log("train_loss", loss, on_step=True, on_epoch=True)
         self.log("seen", self.seen, on_epoch=True)
@@ -71,10 +89,11 @@ class Net(LightningModule):  # type: ignore[misc]  # Lightning is not there wher
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         rows, _ = batch
         time.sleep(STEP_MS / 1000)
-        self.log("val_loss", self.net(rows).abs().mean(), sync_dist=True)
+        self.log("val_loss", self(rows).abs().mean(), sync_dist=True)
 
     def configure_optimizers(self) -> Any:
-        optimizer = torch.optim.AdamW(self.parameters(), lr=0.02)
+        trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        optimizer = torch.optim.AdamW(trained, lr=0.02)
         schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "monitor": "val_loss"}}
 
@@ -146,7 +165,7 @@ def main() -> None:
         accumulate_grad_batches=ACCUMULATE,
         precision=PRECISION,
         val_check_interval=VAL_EVERY,
-        callbacks=[kept, every_7, stopping, Pace()],
+        callbacks=[kept, every_7, stopping, *(CALLBACKS[name]() for name in MORE), Pace()],
         max_steps=MAX_STEPS,
         reload_dataloaders_every_n_epochs=1 if LOADERS == "two" else 0,
         use_distributed_sampler=LOADERS != "two",

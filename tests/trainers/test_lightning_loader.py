@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from recovery.errors import CheckpointStateError
 from recovery.lightning.watched_loader import WatchedLoader
+from tests.torch.test_sampler_counters import Counting
 
 SIZE, BATCH = 22, 4
 
@@ -99,6 +100,21 @@ def test_what_hooks_draw_between_a_passs_begin_and_its_first_batch_is_no_other_o
     again = iter(WatchedLoader(_loader(kind, workers=workers, own=own), place))
     next(again)
     assert [_plain(batch) for batch in again] == rest
+
+
+def test_a_sampler_that_counts_its_passes_goes_on_in_the_same_order() -> None:
+    def watched(place: dict[str, Any] | None = None) -> WatchedLoader:
+        return WatchedLoader(DataLoader(Noisy(), BATCH, sampler=Counting(SIZE)), place)
+
+    first = watched()
+    list(first)
+    batches = iter(first)
+    next(batches)
+    next(batches)
+    place = first.place(1)
+    again = iter(watched(place))
+    next(again)
+    assert [_plain(batch)[0] for batch in again] == [_plain(batch)[0] for batch in batches]
 
 
 class Anew(IterableDataset[Any]):
