@@ -20,8 +20,7 @@ from recovery import config, frameworks, log
 from recovery.checkpoint import memory_tier
 from recovery.config import rank_table
 from recovery.config.reader import Reader
-from recovery.core.records import EventKind, JobRecord
-from recovery.errors import LaunchFailedError, RecoveryError, SettingError
+from recovery.errors import LaunchFailedError, SettingError
 from recovery.launch import (
     background,
     console,
@@ -32,6 +31,7 @@ from recovery.launch import (
     python_command,
     script_imports,
     status_line,
+    stored_advice,
 )
 from recovery.launch.agent import Agent
 from recovery.launch.arguments import Arguments
@@ -42,7 +42,7 @@ from recovery.launch.kernel_log import KernelLog
 from recovery.launch.launch_context import LaunchContext, Takeover
 from recovery.launch.log_follow import Tail, follow
 from recovery.launch.preload import prepare_for, proxies_only
-from recovery.launch.presence import Kind, look_at
+from recovery.launch.presence import look_at
 from recovery.launch.scheduler_contact import Contact, SchedulerContact
 from recovery.launch.start_method import ProcessStarter, TemplatePlan
 from recovery.launch.worker_completion import WorkerCompletion
@@ -51,7 +51,6 @@ from recovery.tls.process_channels import channel_of
 from recovery.tls.side import Side
 from recovery.transport import inspection_client
 from recovery.transport.access import Access
-from recovery.transport.client import warm_up
 from recovery.transport.local_address import address_towards, is_local
 
 LastWords = Callable[[int], Sequence[str]]
@@ -96,13 +95,17 @@ def msrun(given: Arguments, environment: Mapping[str, str], *, last_words: LastW
         environment=environment,
         log_dir=log_dir,
         max_restarts=given.max_restarts,
-        has_stepped=(lambda: True) if program.supervised else (lambda: _has_stepped(environment)),
+        has_stepped=(lambda: True)
+        if program.supervised
+        else (lambda: stored_advice.has_stepped(environment)),
         contact=contact,
         members=Members(contact),
         rejoin=given.rejoin,
         takeover=_takeover(takeover_after_ms, given, host, program),
         beginner=beginner,
-        completion=None if simulates else WorkerCompletion(status, lambda: _stored_job(environment)),
+        completion=None
+        if simulates
+        else WorkerCompletion(status, lambda: stored_advice.stored_job(environment)),
         kernel_log=KernelLog(),
         stop_grace_s=stop_grace_s,
         signals_to_handle=given.signals_to_handle,
@@ -349,7 +352,7 @@ async def _run(
     agent: Agent, shown: Sequence[Coroutine[Any, Any, None]], environment: Mapping[str, str]
 ) -> int:
     """The agent, with what is shown beside it; the cause of a failure comes last, where one looks first."""
-    loading = asyncio.to_thread(_load, environment)
+    loading = asyncio.to_thread(stored_advice.load, environment)
     showing = [asyncio.create_task(_beside(coroutine)) for coroutine in (loading, *shown)]
     try:
         code = await agent.run()
@@ -371,47 +374,8 @@ async def _beside(work: Coroutine[Any, Any, None]) -> None:
         console.say(f"not shown any further: {type(error).__name__}: {error}", style="yellow")
 
 
-def _load(environment: Mapping[str, str]) -> None:
-    """Import what supervision will ask by, while the job begins: at a failure the package may be about to be replaced."""
-    warm_up()
-    if environment.get("MS_RECOVERY_PATH"):
-        from recovery.store import reader  # noqa: PLC0415 - 0.2 s, while the template imports
-
-        reader.compile_statements()
-
-
 def _clear_memory(environment: Mapping[str, str], *, job_is_over: bool) -> None:
     """Remove from this host's memory what no process of any job holds any more, and what this job has left when it is over."""
     path = environment.get("MS_RECOVERY_PATH", "")
     ended = Path(path).absolute() if job_is_over and path else None
     memory_tier.clear_up(config.memory_base(environment), ended=ended)
-
-
-def _stored_job(environment: Mapping[str, str]) -> JobRecord | None:
-    """What the scheduler's store says of the job; None: it is not here, or cannot be read."""
-    path = environment.get("MS_RECOVERY_PATH")
-    try:
-        from recovery.store.reader import read_job  # noqa: PLC0415 - see `_load`
-
-        return read_job(Path(path)) if path else None
-    except (RecoveryError, OSError):
-        return None
-    except Exception as error:  # noqa: BLE001 - it is asked for advice
-        console.say_unknown("whether the job has finished", error)
-        return None
-
-
-def _has_stepped(environment: Mapping[str, str]) -> bool:
-    """By the stored event log; a host that cannot read it cannot know and takes it for granted."""
-    path = Path(environment.get("MS_RECOVERY_PATH", ""))
-    if not environment.get("MS_RECOVERY_PATH") or look_at(path).kind is not Kind.DIRECTORY:
-        return True
-    try:
-        from recovery.store.reader import read_newest_events  # noqa: PLC0415 - see `_load`
-
-        return bool(read_newest_events(path, {EventKind.FIRST_STEP_DONE}, 1))
-    except (RecoveryError, OSError):
-        return True
-    except Exception as error:  # noqa: BLE001 - it is asked for advice
-        console.say_unknown("whether the job has stepped", error)
-        return True

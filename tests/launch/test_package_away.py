@@ -13,7 +13,7 @@ import pytest
 from typing_extensions import override
 
 from recovery.core.ids import NodeId
-from recovery.launch import command
+from recovery.launch import stored_advice
 from recovery.launch.agent import Agent
 from recovery.launch.flag_values import Rejoin, StartMethod
 from recovery.launch.forkserver.fork_messages import Prepare
@@ -31,7 +31,7 @@ from tests.store.any_records import job
 
 _ASKS = """
 import asyncio, importlib.abc, sys
-from recovery.launch import command
+from recovery.launch import stored_advice
 from recovery.launch.hung_nodes import reports_of
 from recovery.launch.scheduler_contact import SchedulerContact
 from recovery.core.messages import Exited
@@ -39,7 +39,7 @@ from recovery.transport import inspection_client
 from recovery.transport.access import Access
 
 environment = {"MS_ENABLE_RECOVERY": "1", "MS_RECOVERY_PATH": sys.argv[1]}
-command._load(environment)
+stored_advice.load(environment)
 
 class Away(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
@@ -54,7 +54,7 @@ async def contacted():
     print((await contact.stop_job("SIGINT", 1.0)).obstacle)
 
 sys.meta_path.insert(0, Away())
-print(command._stored_job(environment).state.value, command._has_stepped(environment))
+print(stored_advice.stored_job(environment).state.value, stored_advice.has_stepped(environment))
 asyncio.run(contacted())
 """
 
@@ -81,9 +81,9 @@ def test_a_store_that_cannot_be_read_since_its_reader_is_away_is_not_known(
     """The launcher ended with 71, and healthy workers with it."""
     monkeypatch.setitem(sys.modules, "recovery.store.reader", None)
     environment = {"MS_RECOVERY_PATH": str(tmp_path)}
-    assert command._has_stepped(environment)
-    assert command._has_stepped(environment)
-    assert command._stored_job(environment) is None
+    assert stored_advice.has_stepped(environment)
+    assert stored_advice.has_stepped(environment)
+    assert stored_advice.stored_job(environment) is None
     said = capfd.readouterr().out
     assert said.count("whether the job has stepped is not known (ModuleNotFoundError") == 1
     assert said.count("whether the job has finished is not known (ModuleNotFoundError") == 1

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from recovery.cli.msrun import _summary
-from recovery.launch.command import _has_stepped
 from recovery.launch.presence import Kind, Presence, look_at
+from recovery.launch.stored_advice import has_stepped
 from tests.needs import needs_tool
 
 
@@ -51,7 +51,7 @@ def test_a_recovery_path_that_cannot_be_looked_at_is_said_at_the_end(tmp_path: P
     environment = {"MS_ENABLE_RECOVERY": "1", "MS_RECOVERY_PATH": str(hidden)}
     [said] = _summary(0, "127.0.0.1", tmp_path, environment)
     assert said.startswith("the job's end is not summed up: OSError: [Errno 36] File name too long")
-    assert _has_stepped(environment), "nobody can know"
+    assert has_stepped(environment), "nobody can know"
 
 
 def _as_owner(*words: str, directory: Path) -> tuple[int, str]:
