@@ -8,6 +8,7 @@ stays as it was built.
 from __future__ import annotations
 
 import copy
+import itertools
 import logging
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -76,13 +77,19 @@ def take(parts: Parts) -> dict[str, list[dict[str, Any]]]:
 
 
 def make_room(parts: Parts, saved: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    """Before anything is loaded: add the parameter groups that training had added, and give expanded buffers memory of their own."""
+    """Before anything is loaded: add the parameter groups that training had added, and give expanded buffers memory of their own.
+
+    Raises:
+        CheckpointStateError: an optimizer trains other parameters, or in another order: each would be given what belongs to another.
+    """
     of_parts = trained(parts)
     for part, number, item in items_of(parts):
         if isinstance(item, torch.optim.Optimizer):
-            groups = _entry(saved, part, number).get("groups", ())
-            if missing := added_groups(groups_of(item, of_parts), groups, of_parts):
+            groups, here = _entry(saved, part, number).get("groups", ()), groups_of(item, of_parts)
+            if missing := added_groups(here, groups, of_parts):
                 _add_groups(f"{part}[{number}]", item, missing, of_parts)
+            elif groups and groups != here:
+                raise _other_parameters(part, number, groups, here)
         elif isinstance(item, torch.nn.Module):
             for place in buffers_of(item):
                 holder = place.module._buffers  # noqa: SLF001 - torch has no public name for it
@@ -217,6 +224,20 @@ def added_groups(
     taken = {key for group in here for key in group}
     added = [list(group) for group in saved[len(here) :]]
     return added if all(key in known and key not in taken for group in added for key in group) else []
+
+
+def _other_parameters(
+    part: str, number: int, saved: Sequence[Group], here: Sequence[Group]
+) -> CheckpointStateError:
+    differing = itertools.zip_longest(itertools.chain(*saved), itertools.chain(*here))
+    first = next((pair for pair in differing if pair[0] != pair[1]), (None, None))
+    there, now = ("none" if key is None else f"{key[0]}[{key[1]}].{key[2]}" for key in first)
+    return CheckpointStateError(
+        field=f"{part}[{number}]",
+        reason=f"its groups train {[len(group) for group in here]} parameters, those of the checkpoint {[len(group) for group in saved]}; the first that "
+        f"differs is {now}, and was {there}",
+        next_step="Give it the parameters of the program that saved, in their order, or begin a new job.",
+    )
 
 
 def _add_groups(

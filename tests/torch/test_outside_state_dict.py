@@ -165,6 +165,30 @@ def test_groups_that_training_has_added_are_added_again(tmp_path: Path, is_named
 
 
 @pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [
+        (
+            lambda net: [net.second.weight, net.first.weight],
+            r"train \[2\] parameters, those of the checkpoint \[2\]; .* is model\[0\]\.second\.weight, and was model\[0\]\.first\.weight",
+        ),
+        (lambda net: [net.first.weight], r"train \[1\] .* is none, and was model\[0\]\.second\.weight"),
+    ],
+)
+def test_an_optimizer_of_other_parameters_is_refused(
+    tmp_path: Path, chosen: Callable[[Net], list[Any]], expected: str
+) -> None:
+    net, here = Net(), Net()
+    first = torch.optim.SGD([net.first.weight, net.second.weight], momentum=0.9)
+    second = torch.optim.SGD(chosen(here), momentum=0.9)
+    with pytest.raises(CheckpointStateError, match=expected):
+        again(
+            TrainState(model=net, optimizer=first),
+            TrainState(model=here, optimizer=second),
+            tmp_path / "state",
+        )
+
+
+@pytest.mark.parametrize(
     ("change", "expected"),
     [
         (
