@@ -11,8 +11,10 @@ from recovery.core.messages import ProcessIdentity
 from recovery.errors import ROWS, Cause
 from recovery.launch.restart_policy import SHORT_ATTEMPT_MS
 
-_PASSES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC)
+_PASSES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT)
 """A start that fails for want of these may succeed later."""
+_JOB_IS_OVER = ("JOB_FAILED", "NO_COMMON_CHECKPOINT", "WAIT_TIMEOUT")
+"""A process that ends so says it of the job, whether it held a rank or not."""
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +50,16 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     def says(self, *codes: str) -> bool:
         """Did the engine end it with one of these errors? A script that ends with the same number says nothing."""
         return self.cause is not None and any(self.status == ROWS[code].exit_code for code in codes)
+
+    @property
+    def says_job_is_over(self) -> bool:
+        """Did the engine end it because the job is over?"""
+        return self.says(*_JOB_IS_OVER)
+
+    @property
+    def says_why(self) -> bool:
+        """Does its exit code say for good why this very process has ended?"""
+        return self.cause is Cause.PERMANENT and self.begun and not self.says_job_is_over
 
     @classmethod
     def refused(cls, number: int, begun_ms: int, error: OSError) -> Attempt:

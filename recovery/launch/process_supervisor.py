@@ -41,8 +41,6 @@ GRACE_S = 5.0
 """From SIGTERM to SIGKILL: a worker that shuts down takes less than a second."""
 _SOON_MS = 60_000
 """An attempt shorter than this is soon over: an error that needs longer to show again may be another one."""
-_JOB_IS_OVER = ("JOB_FAILED", "NO_COMMON_CHECKPOINT", "WAIT_TIMEOUT")
-"""A process that ends so says it of the job, whether it held a rank or not."""
 
 
 class Outcome(NamedTuple):
@@ -350,7 +348,7 @@ class ProcessKeeper:
 
     async def _is_needed(self, attempt: Attempt) -> bool:
         """Does the job wait for it? Asked only where its end would end the job."""
-        if self.placed.kind is ProcessKind.SCHEDULER or attempt.says(*_JOB_IS_OVER):
+        if self.placed.kind is ProcessKind.SCHEDULER or attempt.says_job_is_over:
             return True
         job = await self._context.contact.known_job() if self._context.recovery_enabled else None
         self._informed = job.scheduler.incarnation if job else 0
@@ -358,7 +356,7 @@ class ProcessKeeper:
 
     async def _has_successor(self, attempt: Attempt, pid: int) -> bool:
         """Does a standby take its rank? The scheduler knows by now that this process does not come back, and ends the job if none does."""
-        if self.placed.kind is ProcessKind.SCHEDULER or attempt.says(*_JOB_IS_OVER):
+        if self.placed.kind is ProcessKind.SCHEDULER or attempt.says_job_is_over:
             return False
         await asyncio.gather(*self._reports)
         context = self._context
@@ -395,8 +393,6 @@ class ProcessKeeper:
             begun_ms=attempt.begun_ms,
             ended_ms=attempt.ended_ms,
             job_goes_on=decision.next is Next.SURPLUS,
-            says_why=attempt.cause is Cause.PERMANENT
-            and bool(attempt.pid)
-            and not attempt.says(*_JOB_IS_OVER),
+            says_why=attempt.says_why,
         )
         console.say(f"{said} ({kept})", style="bold red")
