@@ -12,6 +12,7 @@ import psutil
 
 from recovery.core.records import JobState, NodeState
 from recovery.errors import RecoveryError
+from recovery.store.paths import scheduler_path
 from recovery.store.reader import read_scheduler
 
 SCRIPTS = ("train.py", "train_mindspore.py")
@@ -19,8 +20,15 @@ SCRIPTS = ("train.py", "train_mindspore.py")
 
 def main() -> None:
     """Ask the stored node table, and the process table of this machine."""
+    path = Path(sys.argv[1]).resolve()
+    gone = {note.stem: not runs(note.stem) for note in sorted(Path("device").glob("*.pid"))}
+    if not scheduler_path(path).exists() and not all(gone.values()):
+        # The job has just begun, and its scheduler has no store yet.
+        lost = [name for name, is_gone in gone.items() if is_gone]
+        print(*lost, sep="\n", end="\n" * bool(lost))
+        return
     try:
-        state = read_scheduler(Path(sys.argv[1]).resolve())
+        state = read_scheduler(path)
     except RecoveryError as error:
         sys.exit(str(error))
     if state.job is None or state.job.state is JobState.FINISHED:
