@@ -56,6 +56,7 @@ class StoreLockedError(StoreError):
         Row("STORE_LOCKED", 30, Cause.UNKNOWN,
             "{path} is in use by pid {pid} on {host} since {since}. Stop that process, or choose another MS_RECOVERY_PATH."),
     )  # fmt: skip
+    log_event = "event=store_locked"
 
 
 class StoreVersionError(StoreError):
@@ -71,6 +72,8 @@ class StoreWaitError(StoreError):
     """Nothing of a write is in the file, and it is tried again until it is."""
 
     rows: ClassVar[tuple[Row, ...]] = ()
+    log_event: ClassVar[str]
+    """How the log line of it begins."""
 
 
 class StoreFullError(StoreWaitError):
@@ -80,6 +83,7 @@ class StoreFullError(StoreWaitError):
         Row("STORE_FULL", 35, Cause.TEMPORARY,
             "{path}: no space left for a write ({reason}). Training goes on, answers wait; free space on that file system."),
     )  # fmt: skip
+    log_event = "event=store_full"
 
 
 class StoreBusyError(StoreWaitError):
@@ -89,6 +93,7 @@ class StoreBusyError(StoreWaitError):
         Row("STORE_BUSY", 29, Cause.TEMPORARY,
             "{path}: another program keeps it locked, {reason} by now. Training goes on, answers wait; end that program, or let it read a copy."),
     )  # fmt: skip
+    log_event = "event=store_busy"
 
 
 class StoreLostError(StoreError):

@@ -57,7 +57,7 @@ def parse_script(command: Sequence[str], directory: Path) -> Reading:
 
 def _entry_points(command: Sequence[str], directory: Path) -> Iterator[Path]:
     """Every word that names a Python file, where its link leads as the interpreter does; and the module behind `-m`."""
-    for word, following in zip(command, (*command[1:], ""), strict=True):
+    for word, following in zip(command, [*command[1:], ""], strict=False):
         script = word.partition("::")[0]
         if script.endswith(".py") and os.path.isfile(directory / script):  # noqa: PTH113 - see _files_of
             yield Path(os.path.realpath(directory / script))

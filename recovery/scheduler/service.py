@@ -305,8 +305,7 @@ class _Service:
 
     def _on_store_failure(self, error: StoreError) -> None:
         if isinstance(error, StoreWaitError):
-            # store_full, store_busy
-            _logger.warning("event=%s %s", error.code.lower(), error)
+            _logger.warning("%s %s", error.log_event, error)
             return
         _logger.error("event=store_failed %s", error)
         self._finish(error)

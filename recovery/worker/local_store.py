@@ -158,8 +158,7 @@ class LocalStore:
                 scheduler=self._scheduler,
             )
         except (StoreLockedError, StoreWaitError) as error:
-            # store_locked, store_full, store_busy
-            _logger.warning("event=%s %s", error.code.lower(), error)
+            _logger.warning("%s %s", error.log_event, error)
             self._in_loop(self._open_later)
             return
         except (StoreError, RecoveryPathError) as error:

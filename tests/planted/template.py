@@ -79,7 +79,7 @@ TEMPLATE: tuple[Bug, ...] = (
         "a forked worker that replaces itself becomes another node",
         "I1",
         "launch/forkserver/forked_child.py",
-        "_forget_the_template",
+        "turn_into_worker",
         "exec_in_place.note_start()",
         "pass",
         (f"{_PICTURE}::test_the_program_that_replaces_it_starts_as_it_did",),

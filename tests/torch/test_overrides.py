@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -212,7 +213,7 @@ def test_another_script_is_a_condition_that_differs(tmp_path: Path, monkeypatch:
         payload.script.cache_clear()
         return payload.script()
 
-    monkeypatch.setattr("__main__.__file__", str(script))
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script), raising=False)
     assert digest() == {}
     script.write_text("lr = 1\n")
     first = digest()

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("lightning")
+pytest.importorskip("lightning.pytorch")
 
 from lightning.pytorch.callbacks import ModelPruning
 from torch import nn
