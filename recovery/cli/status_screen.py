@@ -27,8 +27,8 @@ def status_of(source: Source) -> dict[str, Any]:
     """Where the job stands, as plain values by key."""
     if isinstance(source, Path):
         return status_report.status(stored_state.read_stored(source))
-    last = status_report.last_events([event_of(row) for row in ask(source, "/events")])
-    return status_report.status_of_view(ask(source, "/status"), last, place=f"{source[0]}:{source[1]}")
+    events = [event_of(row) for row in ask(source, "/events")]
+    return status_report.status_of_view(ask(source, "/status"), events, place=f"{source[0]}:{source[1]}")
 
 
 def screen(found: dict[str, Any], per_s: float = 0.0) -> Group:
@@ -75,8 +75,8 @@ def screen(found: dict[str, Any], per_s: float = 0.0) -> Group:
         lines += [Text("\nmissing", style="bold"), table_of(_MISSING, found["lost"][:_MISSING_SHOWN])]
     if len(found["lost"]) > _MISSING_SHOWN:
         lines += [Text(f"and {len(found['lost']) - _MISSING_SHOWN} more (recovery nodes)")]
-    if found["last_events"]:
-        lines += [Text("\nlast events", style="bold"), table_of(_EVENTS, found["last_events"])]
+    if found["shown_events"]:
+        lines += [Text("\nlast events", style="bold"), table_of(_EVENTS, found["shown_events"])]
     return Group(*lines)
 
 

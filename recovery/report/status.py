@@ -22,7 +22,7 @@ from recovery.report.rank_progress import (
 )
 from recovery.report.stored import SlotState, Stored, slot_state
 from recovery.report.tables import EVENTS, NODES, RANKS, STEPS
-from recovery.store.reader import StoredEvent, read_failed_work, read_newest_events
+from recovery.store.reader import StoredEvent, read_events, read_failed_work, read_newest_events
 
 _AWAY = (NodeState.LOST.value, NodeState.SUSPECT.value)
 LAST_EVENTS = 8
@@ -63,7 +63,8 @@ def status(stored: Stored) -> dict[str, Any]:
         "lost": processes.rows(
             tuple(node for node in stored.lost if stored.slot_state(node) is SlotState.RANK)
         ),
-        "last_events": EVENTS.rows(_last_events(stored)),
+        "last_events": EVENTS.rows(read_events(stored.path, limit=LAST_EVENTS, newest=True)),
+        "shown_events": EVENTS.rows(_shown_events(stored)),
         "ranks": RANKS.rows(ranks),
         "unreadable": list(noted.unreadable),
         # What only a running scheduler is told.
@@ -72,22 +73,22 @@ def status(stored: Stored) -> dict[str, Any]:
     }
 
 
-def _last_events(stored: Stored) -> Sequence[StoredEvent]:
+def _shown_events(stored: Stored) -> Sequence[StoredEvent]:
     newest = read_newest_events(
         stored.path, frozenset(EventKind) - {EventKind.CHECKPOINT_COMMITTED}, LAST_EVENTS
     )
     committed = read_newest_events(stored.path, {EventKind.CHECKPOINT_COMMITTED}, 1)
-    return last_events(sorted((*newest, *committed), key=lambda event: event.sequence))
+    return shown_events(sorted((*newest, *committed), key=lambda event: event.sequence))
 
 
-def last_events(events: Sequence[StoredEvent]) -> Sequence[StoredEvent]:
-    """The last events, oldest first, with the newest commit alone: else commits would be all that there is to see."""
+def shown_events(events: Sequence[StoredEvent]) -> Sequence[StoredEvent]:
+    """The last events for people, oldest first, with the newest commit alone: else commits would be all that there is to see."""
     commits = [event for event in events if event.event.kind is EventKind.CHECKPOINT_COMMITTED]
     kept = [event for event in events if event not in commits[:-1]]
     return kept[-LAST_EVENTS:]
 
 
-def status_of_view(view: dict[str, Any], last: Sequence[StoredEvent], *, place: str) -> dict[str, Any]:
+def status_of_view(view: dict[str, Any], events: Sequence[StoredEvent], *, place: str) -> dict[str, Any]:
     """The same keys from what a running scheduler shows (`recovery.core.scheduler.views.job_view`)."""
     rows = node_rows(view)
     workers = [
@@ -118,7 +119,8 @@ def status_of_view(view: dict[str, Any], last: Sequence[StoredEvent], *, place: 
             for row in rows
             if row["state"] in (*_AWAY, STARTING_AGAIN) and row["place"] == SlotState.RANK.value
         ],
-        "last_events": [{**row, "sequence": None} for row in EVENTS.rows(last)],
+        "last_events": [{**row, "sequence": None} for row in EVENTS.rows(events[-LAST_EVENTS:])],
+        "shown_events": [{**row, "sequence": None} for row in EVENTS.rows(shown_events(events))],
         "ranks": [
             {**{column.key: row.get(column.key) for column in RANKS.columns}, "known_by": "scheduler"}
             for row in workers

@@ -39,7 +39,7 @@ def test_commits_do_not_hide_what_has_happened(tmp_path: Path) -> None:
     lost = msgspec.structs.replace(event(3), kind=EventKind.NODE_LOST)
     store.apply([job(), *with_commits[:10], lost, *with_commits[10:]], wall_ms=WALL_MS)
     store.close()
-    shown = [(row["kind"], row["step"]) for row in status(read_stored(tmp_path))["last_events"]]
+    shown = [(row["kind"], row["step"]) for row in status(read_stored(tmp_path))["shown_events"]]
     assert len(shown) <= LAST_EVENTS
     assert shown[-2:] == [("node_lost", 3), ("checkpoint_committed", 19)]
 
