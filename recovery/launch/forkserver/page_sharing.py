@@ -1,7 +1,7 @@
 """The memory that a template shares with its forks: joined into large pages, and copied ahead where another fork has written.
 
 A fork copies the tables of all pages, and each page that it writes first costs a fault and a copy. Measured with torch 2.13 on two busy
-processors, from the request to a worker's first step: 106 ms; 216 without the copies ahead, 260 without large pages too. Nothing here
+processors, from the request to a worker's first step: 106 ms, and 216 without the copies ahead. Nothing here
 changes what a process sees; where the kernel is too old, or refuses, everything takes the time that it took before.
 """
 

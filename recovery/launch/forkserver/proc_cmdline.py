@@ -1,7 +1,7 @@
 """What others see of a forked process in /proc: its command line and environment are those that it was begun with.
 
-Else `ps` and `pgrep -f train.py` would find no worker, and nvidia-smi would name each by its template: of four lines of a job four. It takes
-0.1 ms. The kernel reads both from the process's own memory, and is given their new place (prctl(2), PR_SET_MM_MAP; no privilege is needed).
+Else `ps` and `pgrep -f train.py` would find no worker, and nvidia-smi would name each by its template: of four lines of a job four.
+The kernel reads both from the process's own memory, and is given their new place (prctl(2), PR_SET_MM_MAP; no privilege is needed).
 """
 
 from __future__ import annotations
