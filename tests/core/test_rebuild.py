@@ -263,3 +263,12 @@ def test_a_worker_that_knows_a_generation_which_the_store_has_lost_stops() -> No
     assert one.last(m.Interrupt).generation == 3
     assert other.last(m.Interrupt).generation == 1
     assert "knows generation 3, which the store has lost" in desk.row(JobRecord)[0].reason
+
+
+def test_a_file_of_a_newer_generation_than_any_node_has_noted_keeps_its_number_to_itself() -> None:
+    """A node's row may be older than its files: those that are read from their manifests alone say the number."""
+    desk = Desk(Rules(worker_count=2, rebuild_store=True))
+    pasts = (msgspec.structs.replace(past(rank, 10, 20, generation=1004), generation=4) for rank in range(2))
+    workers = come(desk, *pasts)
+
+    assert {worker.last(m.Rollback).generation for worker in workers} == {2000}
