@@ -73,6 +73,7 @@ LAUNCHER: tuple[Bug, ...] = (
         "bool(waiting.poll(patience_s * 1000))",
         "True",
         ("tests/launch/test_console.py::test_nobody_waits_for_a_reader_that_takes_nothing",),
+        hangs=True,
     ),
     Bug(
         "a script that fails behind its training is started again, and ends with 0",
