@@ -185,6 +185,13 @@ def plain_script() -> System:
     )
 
 
+def three_lines() -> System:
+    """`recovery msrun` with a script that has three lines of ours: its processes stay, and run it again."""
+    return launcher(
+        "msrun: fork, three lines", "--start_method=fork", program=("program_three_lines.py",)
+    )
+
+
 def trainers() -> list[System]:
     """Each trainer that this interpreter has: recovered, and as torchrun restarts it."""
     found = []
@@ -201,7 +208,7 @@ def trainers() -> list[System]:
 def all_systems(torchft_python: str) -> list[System]:
     """In the order of the table."""
     short = torchft(torchft_python, "torchft, both timeouts short", heartbeat_ms=500, group_timeout=1)
-    return [*launchers(), plain_script(), torchrun(), torchft(torchft_python), short, *trainers()]
+    return [*launchers(), three_lines(), plain_script(), torchrun(), torchft(torchft_python), short, *trainers()]
 
 
 def chosen(names: Sequence[str], torchft_python: str) -> list[System]:

@@ -168,6 +168,6 @@ def _is_mindspores(error: BaseException) -> bool:
 framework_hooks.joined.append(start_early)
 framework_hooks.register(
     warm_up=None,
-    random_state=(lambda: None, lambda state: None),
+    entry_states_of_it=(),
     collective_error=is_collective_error,
 )

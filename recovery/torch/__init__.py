@@ -8,6 +8,7 @@ Importing it registers warm-up, random generators and the errors of the data pla
 from __future__ import annotations
 
 from recovery.torch.collective_errors import is_collective_error
+from recovery.torch.global_settings import capture_global_settings, restore_global_settings
 from recovery.torch.loader import ResumableLoader
 from recovery.torch.process_group import init_process_group
 from recovery.torch.random_state import capture_random_state, restore_random_state
@@ -19,7 +20,10 @@ from recovery.training.adopted_folders import AdoptFolders, adopt_folder
 
 framework_hooks.register(
     warm_up=framework_hooks.WarmUp(warm_up, imports=("torch._dynamo",)),
-    random_state=(capture_random_state, restore_random_state),
+    entry_states_of_it=(
+        (capture_global_settings, restore_global_settings),
+        (capture_random_state, restore_random_state),
+    ),
     collective_error=is_collective_error,
 )
 

@@ -82,10 +82,14 @@ class LoopWatch:
             self.left = leaving()
         self._closed = True
 
-    def note_exit(self, error: SystemExit, at: FrameType) -> None:
+    def note_exit(self, error: SystemExit, at: FrameType | None = None) -> None:
         """`sys.exit` was called: inside the loop, or with the code of a failure before any loop has come to its end.
 
         It counts until another step is asked for, or a loop begins: then somebody has caught it.
+
+        Args:
+            error: the exception.
+            at: the frame that has called it; None: it has left the script.
         """
         left = seen(error, at=at)
         if (self.in_loop and not self._closed) or not (self.in_loop or self._ended or left.succeeds):

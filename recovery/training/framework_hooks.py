@@ -21,8 +21,8 @@ class WarmUp(NamedTuple):
 
 warm_ups: list[WarmUp] = []
 
-random_states: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
-"""(capture, restore) of random generators: as they stand at the first entry of the training function, so they stand at every entry."""
+entry_states: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
+"""(capture, restore) of random generators and global settings: as they stand at the first entry of what trains, so they stand at every entry."""
 
 collective_errors: list[Callable[[BaseException], bool]] = []
 """Is this exception the data plane breaking under us, rather than the user's own code?"""
@@ -63,17 +63,17 @@ def is_collective_error(error: BaseException) -> bool:
 def register(
     *,
     warm_up: WarmUp | None,
-    random_state: tuple[Callable[[], Any], Callable[[Any], None]],
+    entry_states_of_it: Sequence[tuple[Callable[[], Any], Callable[[Any], None]]],
     collective_error: Callable[[BaseException], bool],
 ) -> None:
     """Add one integration. Called once, when its package is imported.
 
     Args:
         warm_up: see `WarmUp`; None: there is nothing to pay ahead.
-        random_state: see `random_states`.
+        entry_states_of_it: see `entry_states`.
         collective_error: see `collective_errors`.
     """
     if warm_up is not None:
         warm_ups.append(warm_up)
-    random_states.append(random_state)
+    entry_states.extend(entry_states_of_it)
     collective_errors.append(collective_error)

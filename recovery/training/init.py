@@ -1,7 +1,8 @@
 """For scripts that are no function: `session = recovery.init()` where MindSpore's scripts call `init()`.
 
-A script cannot be entered again, so a survivor replaces itself by exec when its generation ends: same pid, rank and incarnation,
-the program from its first line.
+Where the launcher has forked the process, the engine runs the script, and runs it again in the same process when its generation ends
+(`own_main`). Elsewhere a script cannot be entered again, so a survivor replaces itself by exec: same pid, rank and incarnation, the program
+from its first line.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import NoReturn
 
+from recovery import config
 from recovery.config import Settings
 from recovery.core.worker import stimuli as s
 from recovery.errors import ROWS, GenerationInterrupted, RecoveryError, UsageError
@@ -28,13 +30,15 @@ from recovery.training import (
     secure_channel,
 )
 from recovery.training.early_exit import EarlyExit
+from recovery.training.own_main import own_main
+from recovery.training.run import RunLoop
 from recovery.training.session import Session
 from recovery.training.stop_signals import ScriptStopSignals, StopSignalReceived
 from recovery.worker.exec_in_place import replace_process
 from recovery.worker.service import WorkerService
 from recovery.worker.training_control import Verdict
 
-_script: _Script | None = None
+_script: _Script | _RunAgain | None = None
 
 
 def init(
@@ -62,7 +66,7 @@ def init(
     """
     global _script  # noqa: PLW0603 - a process has one membership
     with process_end.one_clear_line():
-        if _script is not None:
+        if _script is not None and not (isinstance(_script, _RunAgain) and not own_main.has_joined):
             mistake = UsageError(
                 field="recovery.init()",
                 reason="was called a second time in this process",
@@ -77,8 +81,57 @@ def init(
             client_password=client_password,
             server_password=server_password,
         )
-        _script = _Script(bootstrap.begin())
+        if _script is None:
+            settings = bootstrap.begin()
+            _script = (
+                _RunAgain(settings)
+                if own_main.may_run_again and not config.under_pytest()
+                else _Script(settings)
+            )
         return _script.begin()
+
+
+class _RunAgain:
+    """The membership of a process whose script is run again in it, by whoever runs it (`own_main`)."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._loop = RunLoop(settings)
+        self._session: Session | None = None
+
+    def begin(self) -> Session:
+        if own_main.member is None:
+            own_main.member = self
+            self._loop.begin()
+        session = self._loop.next_session(is_first=True)
+        if isinstance(session, Verdict):
+            _leave(session)
+        own_main.has_joined, self._session = True, session
+        secure_channel.note_joined()
+        return session
+
+    def report(self, error: BaseException) -> None:
+        """Nothing is reported here: what leaves the script is seen where it is run."""
+
+    def left(self, error: BaseException | None) -> bool:
+        session = self._session
+        assert session is not None, "the program has joined in this run of it"
+        with process_end.one_clear_line(), self._loop.leaving():
+            if isinstance(error, SystemExit):
+                session.loop_watch.note_exit(error)
+                if session.loop_watch.left is None:
+                    error = None
+                elif session.interrupted:
+                    self._loop.close_generation(session)
+                    return True
+            if self._loop.left(session, error):
+                secure_channel.note_joined(False)
+                return True
+            if error is not None:
+                raise error
+        return False
+
+    def replace(self, reason: str) -> None:
+        self._loop.replace(reason)
 
 
 class _Script:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import os
 import signal
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, TypeVar, overload
 
 from recovery import config
@@ -61,7 +62,7 @@ def run(function: Any = None, *, warm_up: Callable[[], object] | None = None) ->
         with process_end.one_clear_line():
             _check_is_first(function)
             settings = bootstrap.begin()
-            result = _Loop(settings, function, warm_up).run()
+            result = RunLoop(settings, warm_up).run(function)
             _trained[_job_of(settings)] = function.__name__
             return result
 
@@ -93,54 +94,69 @@ def _check_is_first(function: Callable[..., Any]) -> None:
         )
 
 
-class _Loop:
-    """A worker's main thread."""
+class RunLoop:
+    """A worker's main thread: what it trains is entered again for every generation, be it a function or a script."""
 
-    def __init__(
-        self,
-        settings: config.Settings,
-        function: Callable[[Session], Any],
-        warm_up: Callable[[], object] | None,
-    ) -> None:
-        self._settings, self._function = settings, function
-        self._service = WorkerService(settings)
+    def __init__(self, settings: config.Settings, warm_up: Callable[[], object] | None = None) -> None:
+        """Prepare; `begin` joins the cluster.
+
+        Args:
+            settings: of a worker or a server.
+            warm_up: as for `run`.
+        """
+        self._settings, self._service = settings, WorkerService(settings)
         self._pid = os.getpid()
         self._asked_early = False
         """SIGTERM came before there was anybody to tell of it."""
         self._live = LiveRollback(self._service)
-        self._session: Session | None = None
+        self.session: Session | None = None
+        """Of this entry, or of the last one."""
+        self._generation = 0
         self._warm_ups = [self._service.local_store.warm_up, *([warm_up] if warm_up else [])]
+        self._entry_states: list[tuple[Callable[[Any], None], Any]] = []
+        self._stop_signals = StopSignals(self._ask_to_depart)
 
-    def run(self) -> Any:
-        self._service.on_admitted = framework_hooks.run_joined
-        stop_signals = StopSignals(self._ask_to_depart)
-        self._service.training_control.leave_as_asked = stop_signals.let_through
-        with stop_signals:
-            try:
-                # A launcher that sees this process dial may ask it to stop: by then both signals are understood.
-                self._start()
-                outcome = self._train()
-                # In here, so that a signal which comes before is caught here; one that comes later meets the script's own way.
-                stop_signals.close()
-            except Exception:
-                raise
-            except (StopSignalReceived, KeyboardInterrupt) as error:
-                if self._is_child():
-                    raise
-                self._stop(signal_number(error))
-            except BaseException as error:
-                if self._is_child():
-                    raise
-                self._left(early_exit.seen(error))
-                raise
-            finally:
-                last_uploads.await_at_exit(self._service, lambda: stop_signals.has_held_back)
+    def run(self, function: Callable[..., Any]) -> Any:
+        """Train by a function. Returns what it returned once all ranks were done; None where this process was not needed."""
+        with self.leaving():
+            self.begin()
+            outcome = self._train(function)
+            # In here, so that a signal which comes before is caught here; one that comes later meets the script's own way.
+            self._stop_signals.close()
         return self._end(outcome) if isinstance(outcome, Verdict) else outcome
 
-    def _start(self) -> None:
+    @contextlib.contextmanager
+    def leaving(self) -> Iterator[None]:
+        """What leaves the block other than by its end leaves the cluster in order."""
+        try:
+            yield
+        except Exception:
+            raise
+        except (StopSignalReceived, KeyboardInterrupt) as error:
+            if self.is_child():
+                raise
+            self._stop(signal_number(error))
+        except BaseException as error:
+            if self.is_child():
+                raise
+            self._left(early_exit.seen(error))
+            raise
+        finally:
+            last_uploads.await_at_exit(self._service, lambda: self._stop_signals.has_held_back)
+            self._stop_signals.close()
+
+    def begin(self) -> None:
+        """Join the cluster, and pay while it forms what every entry needs."""
+        self._service.on_admitted = framework_hooks.run_joined
+        self._service.training_control.leave_as_asked = self._stop_signals.let_through
+        # A launcher that sees this process dial may ask it to stop: by then both signals are understood.
+        self._stop_signals.open()
         self._service.start()
         if self._asked_early:
             self._ask_to_depart()
+        if self._settings.role is config.SettingsRole.SERVER:
+            return
+        framework_hooks.warm_up(self._warm_ups, self._service.training_control.is_planned)
 
     def _ask_to_depart(self) -> None:
         """SIGTERM: training goes on until it is known whether the rank can be handed over."""
@@ -170,13 +186,13 @@ class _Loop:
             process_end.leave(code, "")
         process_end.leave(128 + number, f"STOPPED: stopped by {name}")
 
-    def _is_child(self) -> bool:
+    def is_child(self) -> bool:
         """Is this a fork of the training process? It has the frames of its parent, and no part in the cluster."""
         return os.getpid() != self._pid
 
     def _left(self, left: EarlyExit) -> None:
         """The script ends this process, and this rank is not done."""
-        session, service = self._session, self._service
+        session, service = self.session, self._service
         if (verdict := service.training_control.verdict_if_any()) is not None and verdict.code:
             self._end(verdict)
         generation, step = (session.plan_generation, session.step) if session else (Generation(0), 0)
@@ -187,70 +203,134 @@ class _Loop:
         if left.succeeds:
             process_end.leave(ROWS["EXIT_BEFORE_END"].exit_code, early_exit.line_of(left, step))
 
-    def _train(self) -> Any:
+    def _train(self, function: Callable[..., Any]) -> Any:
         """What the training function returned once all ranks were done, or why this process must end before that."""
         if self._settings.role is config.SettingsRole.SERVER:
             return self._service.training_control.verdict()
-        framework_hooks.warm_up(self._warm_ups, self._service.training_control.is_planned)
         gc.collect()
         # What is imported stays: collections between generations look only at what training built.
         gc.freeze()
-        random_states = [(restore, capture()) for capture, restore in framework_hooks.random_states]
-        generation = 0
+        self.note_entry_states()
         while True:
-            plan = self._service.training_control.next_plan(generation)
-            if isinstance(plan, Verdict):
-                return plan
-            generation = plan.generation
-            admitted = self._service.machine.admitted
-            assert admitted is not None, "a plan is for members"
-            bootstrap.announce_rank(self._settings, plan, is_first=self._session is None)
-            for restore, random_state in random_states:
-                restore(random_state)
-            session = self._session = Session(self._service, plan, admitted, self._live)
-            stopped, result = self._enter(session)
-            if not stopped:
-                return result
+            session = self.next_session(is_first=self.session is None)
+            if isinstance(session, Verdict):
+                return session
+            try:
+                result = current.call(function, session)
+            except BaseException as error:
+                if not self.left(session, error):
+                    raise
+            else:
+                if not self.left(session, None):
+                    return result
 
-    def _enter(self, session: Session) -> tuple[bool, Any]:
-        """One entry of the training function. Returns whether its generation ended before it was done, and its result."""
-        service, generation = self._service, session.generation
-        collective_error = ""
+    def note_entry_states(self) -> None:
+        """As the generators and global settings stand now, so they stand at every entry."""
+        self._entry_states = [(restore, capture()) for capture, restore in framework_hooks.entry_states]
+
+    def next_session(self, *, is_first: bool) -> Session | Verdict:
+        """Wait for the next generation, or for the end of the process.
+
+        Args:
+            is_first: what enters it has seen no place of its rank on the host yet.
+        """
+        plan = self._service.training_control.next_plan(self._generation)
+        if isinstance(plan, Verdict):
+            return plan
+        self._generation = plan.generation
+        admitted = self._service.machine.admitted
+        assert admitted is not None, "a plan is for members"
+        bootstrap.announce_rank(self._settings, plan, is_first=is_first)
+        for restore, state in self._entry_states:
+            restore(state)
+        self.session = Session(self._service, plan, admitted, self._live)
+        current.enter(self.session)
+        return self.session
+
+    def left(self, session: Session, error: BaseException | None) -> bool:
+        """What trains was left. Gives whether its generation has ended before it was done, and it is to be entered again.
+
+        Args:
+            session: of this entry.
+            error: what it has raised; None: it has come to its end.
+
+        Raises:
+            Exception: a mistake of the script's that came only here: `error` itself is the caller's.
+        """
+        if error is not None and (not isinstance(error, Exception) or self.is_child()):
+            return False
         try:
-            current.enter(session)
-            result = current.call(self._function, session)
-            if session.loop_watch.in_loop:
-                process_end.log_loop_left_early(session.step)
-            session.settle()
-            service.post(s.TrainingDone(service.new_request(), session.plan_generation, session.step))
-            service.training_control.await_end(generation)
-        except GenerationInterrupted:
-            pass
-        except Exception as error:
-            if self._is_child():
+            if error is None:
+                self._finish(session)
+        except Exception as failure:
+            if not self._is_over(session, failure):
                 raise
-            if not service.training_control.is_interrupted(generation):
+            return True
+        if error is not None:
+            return self._is_over(session, error)
+        current.enter(None)
+        session.close()
+        return False
+
+    def _finish(self, session: Session) -> None:
+        """This rank has done all: wait for the others.
+
+        Raises:
+            GenerationInterrupted: another rank fell before it was done.
+            RecoveryError: what was trained last is not saved.
+        """
+        if session.loop_watch.in_loop:
+            process_end.log_loop_left_early(session.step)
+        session.settle()
+        self._service.post(s.TrainingDone(self._service.new_request(), session.plan_generation, session.step))
+        self._service.training_control.await_end(session.generation)
+
+    def _is_over(self, session: Session, error: Exception) -> bool:
+        """Was it the end of the generation that raised this? Then all of that generation goes. Else it is the user's own mistake, and reported."""
+        service, collective_error = self._service, ""
+        if not isinstance(error, GenerationInterrupted):
+            if not service.training_control.is_interrupted(session.generation):
                 if not framework_hooks.is_collective_error(error):
                     session.close()
                     self._raised(session, error)
-                    raise
+                    return False
                 collective_error = f"{type(error).__name__}: {_first_sentence(error)}"
             # Frames hold tensors, loaders and the old world.
             traceback.clear_frames(error.__traceback__)
-        else:
-            current.enter(None)
-            session.close()
-            return False, result
+        self.close_generation(session, collective_error)
+        return True
+
+    def close_generation(self, session: Session, collective_error: str = "") -> None:
+        """The generation of this entry is over.
+
+        Args:
+            session: of this entry.
+            collective_error: by which it was noticed here; empty: it was reported.
+        """
         current.enter(None)
         session.state = None
         live, not_live = self._live.left()
         # What the function built goes before the world it was built in.
         gc.collect()
         session.close()
-        service.post(
+        self._service.post(
             s.TrainingStopped(session.plan_generation, session.step, collective_error, live, not_live)
         )
-        return True, None
+
+    def replace(self, reason: str) -> NoReturn:
+        """Start the process's command line again, as the same incarnation: what trains cannot be entered again in this process.
+
+        Args:
+            reason: for people.
+        """
+        service = self._service
+        if (verdict := service.training_control.verdict_if_any()) is not None:
+            self._end(verdict)
+            process_end.leave(0, "")
+        session = self.session
+        assert session is not None, "it has trained"
+        service.replace_process(reason)
+        raise AssertionError("the process has another program now")
 
     def _raised(self, session: Session, error: Exception) -> None:
         """The user's own code raised: it is reported to the scheduler, with its traceback, before this process ends."""
@@ -264,7 +344,7 @@ class _Loop:
     def _end(self, verdict: Verdict) -> None:
         if verdict.code:
             process_end.leave(process_end.code_of(verdict), f"{verdict.code}: {verdict.reason}")
-        if self._session is None and (self._settings.standby or self._settings.replaces):
+        if self.session is None and (self._settings.standby or self._settings.replaces):
             # It was never needed: what the script does with its trained model is for those that trained.
             process_end.leave(0, "")
 

@@ -46,7 +46,7 @@ def set_ps_context(
     process_channels.give(**given)
 
 
-def note_joined() -> None:
-    """From now on it would be too late."""
+def note_joined(joined: bool = True) -> None:
+    """From now on it would be too late; False: the script begins again, and says the same again."""
     global _joined  # noqa: PLW0603 - a process joins once
-    _joined = True
+    _joined = joined

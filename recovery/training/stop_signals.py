@@ -83,6 +83,7 @@ class StopSignals:
             hold_back: called in the main thread, wherever it is, at the first SIGTERM; `let_through` follows, or the process ends.
         """
         self._hold_back, self._is_held_back = hold_back, False
+        self._ours = False
 
     @property
     def has_held_back(self) -> bool:
@@ -94,7 +95,8 @@ class StopSignals:
         if self._is_held_back:
             signal.pthread_kill(_main_thread(), signal.SIGTERM)
 
-    def __enter__(self) -> None:
+    def open(self) -> None:
+        """SIGTERM asks from now on, until `close`."""
         self._hook = sys.unraisablehook
         on_main_thread = threading.current_thread() is threading.main_thread()
         self._ours = on_main_thread and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
@@ -102,6 +104,9 @@ class StopSignals:
             _install(self._on_sigterm)
         if on_main_thread:
             sys.unraisablehook = self._on_unraisable
+
+    def __enter__(self) -> None:
+        self.open()
 
     def __exit__(self, *exception: object) -> None:
         self.close()

@@ -50,11 +50,16 @@ class LaunchedCluster(SmallCluster):
 
     @override
     def start(
-        self, *flags: str, script: str = SCRIPT, name: str = LAUNCHER, prefix: Sequence[str] = ()
+        self,
+        *flags: str,
+        script: str = SCRIPT,
+        arguments: Sequence[str] = (),
+        name: str = LAUNCHER,
+        prefix: Sequence[str] = (),
     ) -> None:
         """Start a launcher: joined unless a flag says otherwise; `prefix` starts it somewhere else, by exec."""
         command = [*prefix, sys.executable, "-m", "recovery", "msrun", f"--worker_num={self.workers}"]
-        command += [f"--master_port={self.port}", "--log_dir=logs", "--join=True", *flags, script]
+        command += [f"--master_port={self.port}", "--log_dir=logs", "--join=True", *flags, script, *arguments]
         with (self.directory / f"{name}.log").open("ab") as log:
             process: Process[bytes] = Process(
                 command,

@@ -132,7 +132,7 @@ def test_the_whole_picture_is_the_same(template: Template, tmp_path: Path, words
     spawn = seen(spawned(tmp_path, *words, environment=environment))
 
     # Three calls of ours stand below the script in a stack; a traceback does not show them.
-    assert fork.pop("stack") - spawn.pop("stack") == 3
+    assert fork.pop("stack") - spawn.pop("stack") == 5
     # OpenBLAS ends its threads before a fork, and starts them again when they are needed.
     assert fork.pop("threads") <= spawn.pop("threads")
     for name in spawn:

@@ -78,8 +78,8 @@ def test_the_whole_picture_is_the_same(template: Template, tmp_path: Path, words
         found[is_forked] = seen((status, pictured))
         assert found[is_forked]["status"].pop("PPid") == output.split()[-1], "it is a child of its proxy"
     fork, spawn = found[True], found[False]
-    # As for any forked process: three calls of ours, and threads that a library starts when they are needed.
-    assert fork.pop("stack") - spawn.pop("stack") == 3
+    # As for any forked process: five calls of ours, and threads that a library starts when they are needed.
+    assert fork.pop("stack") - spawn.pop("stack") == 5
     assert fork.pop("threads") <= spawn.pop("threads")
     for name in spawn:
         assert fork[name] == spawn[name], name

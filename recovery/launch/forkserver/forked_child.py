@@ -29,9 +29,12 @@ from recovery.launch.forkserver.first_imports import FirstImports, Imported
 from recovery.launch.forkserver.fork_messages import Fork, Forked, NotForked
 from recovery.launch.forkserver.import_notes import read_again
 from recovery.launch.python_command import Runs, parse_python_command, searches_own_directory
+from recovery.training import own_main
 from recovery.worker import exec_in_place
 
 _STDERR = 2
+_OURS = (__file__, own_main.__file__)
+"""Files whose frames are not the script's."""
 
 
 class Descriptors(NamedTuple):
@@ -165,7 +168,7 @@ class Program:
             KeyboardInterrupt: as it came; it was shown already.
         """
         try:
-            self._run()
+            own_main.own_main.run(self._run)
         except SystemExit:
             raise
         except BaseException as error:  # noqa: BLE001 - the interpreter's own answer to all of them
@@ -229,9 +232,9 @@ def _new_main() -> dict[str, Any]:
 
 
 def _shown(error: BaseException) -> BaseException:
-    """Show an exception as the interpreter does, without the frames of this file. Gives what ends the process."""
+    """Show an exception as the interpreter does, without the frames that are not the program's. Gives what ends the process."""
     frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+    while frames is not None and frames.tb_frame.f_code.co_filename in _OURS:
         frames = frames.tb_next
     error.__traceback__ = frames
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, frames
