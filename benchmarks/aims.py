@@ -45,7 +45,9 @@ AIMS = (
     Aim("standby and live over torchrun, 4 workers", Figure(STANDBY_LIVE, 4), Figure(TORCHRUN, 4), 1 / 30),
     Aim("fork and live over torchrun, 8 workers", Figure(FORK_LIVE, 8), Figure(TORCHRUN, 8), 1 / 30),
     Aim("standby and live over torchrun, 8 workers", Figure(STANDBY_LIVE, 8), Figure(TORCHRUN, 8), 1 / 30),
-    Aim("fork, three lines over fork, 4 workers", Figure("msrun: fork, three lines", 4), Figure(FORK, 4), 1.5),
+    Aim(
+        "fork, three lines over fork, 4 workers", Figure("msrun: fork, three lines", 4), Figure(FORK, 4), 1.5
+    ),
     Aim("fork, start of 8 workers over 1", Figure(FORK, 8, True), Figure(FORK, 1, True), 1.5),
 )
 

@@ -187,9 +187,7 @@ def plain_script() -> System:
 
 def three_lines() -> System:
     """`recovery msrun` with a script that has three lines of ours: its processes stay, and run it again."""
-    return launcher(
-        "msrun: fork, three lines", "--start_method=fork", program=("program_three_lines.py",)
-    )
+    return launcher("msrun: fork, three lines", "--start_method=fork", program=("program_three_lines.py",))
 
 
 def trainers() -> list[System]:
@@ -208,7 +206,15 @@ def trainers() -> list[System]:
 def all_systems(torchft_python: str) -> list[System]:
     """In the order of the table."""
     short = torchft(torchft_python, "torchft, both timeouts short", heartbeat_ms=500, group_timeout=1)
-    return [*launchers(), three_lines(), plain_script(), torchrun(), torchft(torchft_python), short, *trainers()]
+    return [
+        *launchers(),
+        three_lines(),
+        plain_script(),
+        torchrun(),
+        torchft(torchft_python),
+        short,
+        *trainers(),
+    ]
 
 
 def chosen(names: Sequence[str], torchft_python: str) -> list[System]:

@@ -23,7 +23,7 @@ _TABLE: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
     (torch.get_default_dtype, torch.set_default_dtype),
     (torch.is_grad_enabled, torch._C._set_grad_enabled),  # noqa: SLF001 - the public one is a context
     (torch.get_deterministic_debug_mode, _set_deterministic),
-    (torch.is_anomaly_enabled, torch._C.set_anomaly_enabled),
+    (torch.is_anomaly_enabled, torch._C.set_anomaly_enabled),  # noqa: SLF001 - as above
     (torch.get_num_threads, torch.set_num_threads),
     (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     _attribute(torch.backends.cudnn, "benchmark"),

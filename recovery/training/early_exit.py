@@ -12,7 +12,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import NoReturn
 
 import msgspec
@@ -52,6 +52,8 @@ class LoopWatch:
         self.in_loop = self.looks_for_exits = False
         self.left: EarlyExit | None = None
         self._closed = self._ended = False
+        self._closed_at: tuple[CodeType, int] | None = None
+        """The instruction of the script at which the iterator was closed."""
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
@@ -81,6 +83,8 @@ class LoopWatch:
         if self.looks_for_exits and self.left is None:
             self.left = leaving()
         self._closed = True
+        outside = next((one for one in _standing(sys._getframe(1)) if not _is_ours(one)), None)  # noqa: SLF001 - as below
+        self._closed_at = (outside.f_code, outside.f_lasti) if outside is not None else None
 
     def note_exit(self, error: SystemExit, at: FrameType | None = None) -> None:
         """`sys.exit` was called: inside the loop, or with the code of a failure before any loop has come to its end.
@@ -92,6 +96,11 @@ class LoopWatch:
             at: the frame that has called it; None: it has left the script.
         """
         left = seen(error, at=at)
+        if any(
+            self._closed_at == (link.tb_frame.f_code, link.tb_lasti) for link in _links(error.__traceback__)
+        ):
+            # That instruction has raised it: a `break` is another one.
+            self.left = left
         if (self.in_loop and not self._closed) or not (self.in_loop or self._ended or left.succeeds):
             self.left = left
 
@@ -152,6 +161,10 @@ def exit_that_notes(note: Callable[[SystemExit, FrameType], None]) -> Callable[.
         raise error
 
     return exit_with_an_exception
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).startswith("recovery.")
 
 
 def _is_exit(kind: type) -> bool:

@@ -89,7 +89,9 @@ class FreshMain:
             if name in self._loggers:
                 logger.__dict__.update(self._loggers[name])
             elif _is_of(name, "__main__") or name.partition(".")[0] not in sys.modules:
-                logger.__dict__.update(_state_of(logging.Logger(name)), parent=logger.parent)
+                logger.__dict__.update(
+                    handlers=[], filters=[], level=logging.NOTSET, propagate=True, disabled=False
+                )
             logger.manager._clear_cache()  # type: ignore[attr-defined]  # noqa: SLF001 - as whoever changes a level has to
 
     def _restore_interpreter(self) -> None:
@@ -127,13 +129,12 @@ class FreshMain:
     def _users_thread(self) -> str:
         """A thread that the program has begun and that runs its code."""
         deadline = monotonic_ms() + _THREADS_END_MS
-        while names := list(self._threads_of_program()):
-            if monotonic_ms() > deadline:
-                return names[0]
-            time.sleep(0.005)
-        return ""
+        for thread in list(self._threads_of_program()):
+            # One that waits for what the program has let go of ends now.
+            thread.join(max(0, deadline - monotonic_ms()) / 1000)
+        return next((thread.name for thread in self._threads_of_program()), "")
 
-    def _threads_of_program(self) -> Iterator[str]:
+    def _threads_of_program(self) -> Iterator[threading.Thread]:
         frames = sys._current_frames()  # noqa: SLF001 - no other way to them
         for thread in threading.enumerate():
             frame = frames.get(thread.ident or 0)
@@ -141,7 +142,7 @@ class FreshMain:
                 continue
             while frame is not None:
                 if _is_users(frame):
-                    yield thread.name
+                    yield thread
                     break
                 frame = frame.f_back
 

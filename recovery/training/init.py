@@ -8,21 +8,17 @@ from its first line.
 from __future__ import annotations
 
 import atexit
-import os
 import signal
 import sys
-import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import NoReturn
 
 from recovery import config
 from recovery.config import Settings
-from recovery.core.worker import stimuli as s
-from recovery.errors import ROWS, GenerationInterrupted, RecoveryError, UsageError
+from recovery.errors import GenerationInterrupted, RecoveryError, UsageError
 from recovery.training import (
     bootstrap,
-    current,
     early_exit,
     framework_hooks,
     last_uploads,
@@ -33,9 +29,6 @@ from recovery.training.early_exit import EarlyExit
 from recovery.training.own_main import own_main
 from recovery.training.run import RunLoop
 from recovery.training.session import Session
-from recovery.training.stop_signals import ScriptStopSignals, StopSignalReceived
-from recovery.worker.exec_in_place import replace_process
-from recovery.worker.service import WorkerService
 from recovery.worker.training_control import Verdict
 
 _script: _Script | _RunAgain | None = None
@@ -95,81 +88,83 @@ class _RunAgain:
     """The membership of a process whose script is run again in it, by whoever runs it (`own_main`)."""
 
     def __init__(self, settings: Settings) -> None:
-        self._loop = RunLoop(settings)
+        self._loop, self._is_reported = RunLoop(settings), False
         self._session: Session | None = None
 
     def begin(self) -> Session:
         if own_main.member is None:
             own_main.member = self
+            self._loop.stop_signals.open()
             self._loop.begin()
-        session = self._loop.next_session(is_first=True)
-        if isinstance(session, Verdict):
-            _leave(session)
-        own_main.has_joined, self._session = True, session
+        self._session = _first_of(self._loop)
+        own_main.has_joined = True
         secure_channel.note_joined()
-        return session
+        return self._session
 
     def report(self, error: BaseException) -> None:
-        """Nothing is reported here: what leaves the script is seen where it is run."""
+        assert self._session is not None, "the program has joined in this run of it"
+        self._is_reported = True
+        self._loop.report(self._session, error)
 
     def left(self, error: BaseException | None) -> bool:
-        session = self._session
+        if self._is_reported:
+            return False
+        again = False
+        try:
+            with process_end.one_clear_line():
+                with self._loop.leaving():
+                    again, left = self._is_over(error)
+                if left is not None:
+                    self._loop.left_early(left)
+        finally:
+            if not again:
+                self._loop.close()
+        secure_channel.note_joined(not again)
+        return again
+
+    def _is_over(self, error: BaseException | None) -> tuple[bool, EarlyExit | None]:
+        """Is its generation over, and the script to be run again? And how it has left its loop before the end, where that is what it did."""
+        session, loop = self._session, self._loop
         assert session is not None, "the program has joined in this run of it"
-        with process_end.one_clear_line(), self._loop.leaving():
-            if isinstance(error, SystemExit):
-                session.loop_watch.note_exit(error)
-                if session.loop_watch.left is None:
-                    error = None
-                elif session.interrupted:
-                    self._loop.close_generation(session)
-                    return True
-            if self._loop.left(session, error):
-                secure_channel.note_joined(False)
-                return True
-            if error is not None:
+        if error is not None and not isinstance(error, SystemExit):
+            if not loop.left(session, error):
                 raise error
-        return False
+            return True, None
+        if error is not None:
+            session.loop_watch.note_exit(error)
+            last_uploads.note_exit(error)
+        left = session.loop_watch.left
+        if left is None:
+            # What exits behind its loop is done.
+            return loop.left(session, None), None
+        if not session.interrupted:
+            return False, left
+        loop.close_generation(session)
+        return True, None
 
     def replace(self, reason: str) -> None:
         self._loop.replace(reason)
 
 
 class _Script:
-    """The membership of a process whose training is its script."""
+    """The membership of a process whose training is its script, which nobody can run again in it."""
 
     def __init__(self, settings: Settings) -> None:
-        self._settings, self._service = settings, WorkerService(settings, starts_again=True)
-        self._pid = os.getpid()
-        self._raised = self._exiting = False
-        control = self._service.training_control
-        self._signals = ScriptStopSignals(self._ask_to_depart, lambda: control.job_is_over)
-        control.leave_as_asked = self._signals.let_through
+        self._settings, self._loop = settings, RunLoop(settings, starts_again=True)
+        self._raised = False
         self._session: Session
 
     def begin(self) -> Session:
-        self._service.on_admitted = framework_hooks.run_joined
-        self._service.start()
-        framework_hooks.warm_up((), self._service.training_control.is_planned)
-        plan = self._service.training_control.next_plan(0)
-        if isinstance(plan, Verdict):
-            last_uploads.await_at_exit(self._service)
-            _leave(plan)
-        admitted = self._service.machine.admitted
-        assert admitted is not None, "a plan is for members"
-        bootstrap.announce_rank(self._settings, plan, is_first=True)
-        self._session = Session(self._service, plan, admitted)
+        self._loop.begin()
+        self._session = _first_of(self._loop)
         self._session.loop_watch.looks_for_exits = True
-        current.enter(self._session)
         if self._settings.rules.recovery_enabled:
             # Without it SIGTERM ends a script at once, wherever it is.
-            self._signals.install()
+            self._loop.stop_signals.open()
         sys.exit = early_exit.exit_that_notes(self._note_exit)
         sys.excepthook = self._on_exception
         atexit.register(self._on_exit)
         return self._session
-
-    def _ask_to_depart(self) -> None:
-        self._service.post(s.DepartAsked(self._service.new_request(), signal.SIGTERM.name))
 
     def _note_exit(self, error: SystemExit, at: FrameType) -> None:
         watch = self._session.loop_watch
@@ -181,21 +176,16 @@ class _Script:
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
         """What no handler of the script caught."""
-        self._on_failure(kind, error, trace, show=True)
+        self._on_failure(error, shown=lambda: sys.__excepthook__(kind, error, trace))
 
-    def _on_failure(
-        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None, *, show: bool
-    ) -> None:
-        session, service = self._session, self._service
-        interrupted = isinstance(error, GenerationInterrupted) or service.training_control.is_interrupted(
-            session.generation
-        )
+    def _on_failure(self, error: BaseException, *, shown: Callable[[], None] = lambda: None) -> None:
+        interrupted = isinstance(error, GenerationInterrupted) or self._session.interrupted
         if interrupted or framework_hooks.is_collective_error(error):
-            self._replace(session, "" if interrupted else f"{kind.__name__}: {error}")
+            self._loop.replace(_WHY, "" if interrupted else f"{type(error).__name__}: {error}")
         # An error of ours says in one line what is wrong, as in `recovery.run`.
         ours = error if isinstance(error, RecoveryError) else None
-        if show and ours is None:
-            sys.__excepthook__(kind, error, trace)
+        if ours is None:
+            shown()
         self.report(error)
         if ours is not None:
             process_end.leave_at_exit(ours.exit_code, str(ours))
@@ -203,102 +193,50 @@ class _Script:
     def report(self, error: BaseException) -> None:
         """This process ends by its own mistake, also if the generation ends meanwhile."""
         self._raised = True
-        session, service = self._session, self._service
-        service.training_control.forget_wakers()
-        name, text = f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))
-        service.post(
-            s.TrainingRaised(service.new_request(), session.plan_generation, session.step, name, text)
-        )
-        service.training_control.verdict()
+        self._loop.service.training_control.forget_wakers()
+        self._loop.report(self._session, error)
 
     def _on_exit(self) -> None:
         """The script has ended: wait until every rank has, as in @recovery.run.
 
         A mistake that was reported needs nothing more, and a fork of this process has no part in the cluster.
         """
-        if self._raised or os.getpid() != self._pid:
+        if self._raised or self._loop.is_child():
             return
-        self._exiting = True
-        error = getattr(sys, "last_value", None)
+        self._loop.leave = process_end.leave_at_exit
+        error, left = getattr(sys, "last_value", None), self._session.loop_watch.left
         # Not seen by `_on_exception` where a framework has put a hook of its own in place of ours, or pytest has caught it.
         if error is not None:
-            self._on_failure(type(error), error, error.__traceback__, show=False)
-            return
-        session = self._session
-        if session.loop_watch.left is not None:
-            self._left(session.loop_watch.left)
-            return
-        try:
-            self._finish(session)
-        except KeyboardInterrupt:
-            self._stop(signal.SIGINT)
+            self._on_failure(error)
+        elif left is not None and self._session.interrupted:
+            self._loop.replace(_WHY)
+        elif left is not None:
+            self._loop.left_early(left)
+        else:
+            self._finish()
 
-    def _finish(self, session: Session) -> None:
+    def _finish(self) -> None:
         """This rank has done all: wait for the others, and for the last upload."""
-        service = self._service
-        if session.loop_watch.in_loop:
-            process_end.log_loop_left_early(session.step)
+        loop = self._loop
         try:
-            session.settle()
-        except RecoveryError as failure:
-            self._on_failure(type(failure), failure, failure.__traceback__, show=False)
-            return
-        service.post(s.TrainingDone(service.new_request(), session.plan_generation, session.step))
-        try:
-            service.training_control.await_end(session.generation)
-        except GenerationInterrupted:
-            self._replace(session, "")
-        session.close()
-        last_uploads.await_sent(service, lambda: self._signals.has_held_back)
-
-    def _stop(self, number: signal.Signals) -> None:
-        """Leave in order, as `recovery.run` does. Python would print what was raised in a handler of atexit, and end with 0."""
-        for again in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(again, signal.SIG_IGN)
-        service = self._service
-        if service.is_up:
-            service.post(s.StopAsked(service.new_request(), number.name))
-            service.training_control.verdict()
-        if service.training_control.job_is_over and last_uploads.stopped_before_the_wait(
-            service, StopSignalReceived(number)
-        ):
-            return
-        process_end.leave_at_exit(128 + number, f"STOPPED: stopped by {number.name}")
-
-    def _left(self, left: EarlyExit) -> None:
-        """The script ended this process in the middle of its loop: this rank is not done."""
-        session, service = self._session, self._service
-        if service.training_control.is_interrupted(session.generation):
-            self._replace(session, "")
-        service.training_control.forget_wakers()
-        service.post(
-            s.TrainingRaised(
-                service.new_request(), session.plan_generation, session.step, left.error, left.traceback
-            )
-        )
-        service.training_control.verdict()
-        if left.succeeds:
-            process_end.leave_at_exit(
-                ROWS["EXIT_BEFORE_END"].exit_code, early_exit.line_of(left, session.step)
-            )
-
-    def _replace(self, session: Session, collective_error: str) -> None:
-        service = self._service
-        verdict = service.training_control.verdict_if_any()
-        if verdict is not None:
-            _leave(verdict, exiting=self._exiting)
-        if collective_error:
-            service.post(s.DataPlaneBroke(session.plan_generation, session.step, collective_error))
-            service.training_control.await_interrupt(session.generation)
-        admitted = service.machine.admitted
-        assert admitted is not None, "it trained"
-        replace_process(admitted.token, service.machine.hangs)
+            loop.finish(self._session)
+        except (RecoveryError, GenerationInterrupted) as failure:
+            self._on_failure(failure)
+        except KeyboardInterrupt:
+            loop.stop(signal.SIGINT)
+        else:
+            self._session.close()
+            last_uploads.await_sent(loop.service, lambda: loop.stop_signals.has_held_back)
 
 
-def _leave(verdict: Verdict, *, exiting: bool = False) -> NoReturn:
-    """End with the scheduler's verdict: a server, or a process that comes after the end, has nothing to do in a finished job."""
-    code = process_end.code_of(verdict)
-    line = f"{verdict.code}: {verdict.reason}" if verdict.code else ""
-    if exiting:
-        process_end.leave_at_exit(code, line)
-    process_end.leave(code, line)
+_WHY = "the script's generation is over"
+
+
+def _first_of(loop: RunLoop) -> Session:
+    """The session of a script's start. A server, or a process that comes after the end, has nothing to do in a finished job."""
+    session = loop.next_session(is_first=True)
+    if isinstance(session, Verdict):
+        last_uploads.await_at_exit(loop.service)
+        line = f"{session.code}: {session.reason}" if session.code else ""
+        process_end.leave(process_end.code_of(session), line)
+    return session

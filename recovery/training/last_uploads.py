@@ -46,12 +46,12 @@ def await_at_exit(service: WorkerService, was_asked: Callable[[], bool] = lambda
         sys.exit = early_exit.exit_that_notes(note_exit)
 
 
-def note_exit(error: SystemExit, at: FrameType) -> None:
+def note_exit(error: SystemExit, at: FrameType | None = None) -> None:
     """`sys.exit` was called behind training: its code is the script's own.
 
     Args:
         error: that it raises.
-        at: the frame that called it.
+        at: the frame that called it; None: it has left the script.
     """
     global _left  # noqa: PLW0603 - a process has one end
     _left = early_exit.seen(error, at=at)

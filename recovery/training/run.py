@@ -19,7 +19,12 @@ from recovery.training import bootstrap, current, early_exit, framework_hooks, l
 from recovery.training.early_exit import EarlyExit
 from recovery.training.live_rollback import LiveRollback
 from recovery.training.session import Session
-from recovery.training.stop_signals import StopSignalReceived, StopSignals, signal_number
+from recovery.training.stop_signals import (
+    ScriptStopSignals,
+    StopSignalReceived,
+    StopSignals,
+    signal_number,
+)
 from recovery.worker.service import WorkerService
 from recovery.worker.training_control import Verdict
 
@@ -71,6 +76,8 @@ def run(function: Any = None, *, warm_up: Callable[[], object] | None = None) ->
     return recoverable
 
 
+_OF_TRAINING = (Exception, GenerationInterrupted)
+"""What else is raised ends the process."""
 _trained: dict[tuple[object, ...], str] = {}
 """Training functions that this process has come to the end of, by the job."""
 
@@ -97,32 +104,54 @@ def _check_is_first(function: Callable[..., Any]) -> None:
 class RunLoop:
     """A worker's main thread: what it trains is entered again for every generation, be it a function or a script."""
 
-    def __init__(self, settings: config.Settings, warm_up: Callable[[], object] | None = None) -> None:
+    def __init__(
+        self,
+        settings: config.Settings,
+        warm_up: Callable[[], object] | None = None,
+        *,
+        starts_again: bool = False,
+    ) -> None:
         """Prepare; `begin` joins the cluster.
 
         Args:
             settings: of a worker or a server.
             warm_up: as for `run`.
+            starts_again: what trains cannot be entered again in this process: it starts its program again instead, by exec.
         """
-        self._settings, self._service = settings, WorkerService(settings)
+        self._settings, self.service = settings, WorkerService(settings, starts_again=starts_again)
         self._pid = os.getpid()
         self._asked_early = False
         """SIGTERM came before there was anybody to tell of it."""
-        self._live = LiveRollback(self._service)
+        self._live = LiveRollback(
+            self.service, why_not="a script starts its program again" if starts_again else ""
+        )
         self.session: Session | None = None
         """Of this entry, or of the last one."""
         self._generation = 0
-        self._warm_ups = [self._service.local_store.warm_up, *([warm_up] if warm_up else [])]
+        self._warm_ups = [self.service.local_store.warm_up, *([warm_up] if warm_up else [])]
         self._entry_states: list[tuple[Callable[[Any], None], Any]] = []
-        self._stop_signals = StopSignals(self._ask_to_depart)
+        control = self.service.training_control
+        self.stop_signals = (
+            ScriptStopSignals(self._ask_to_depart, lambda: control.job_is_over)
+            if starts_again
+            else StopSignals(self._ask_to_depart)
+        )
+        control.leave_as_asked = self.stop_signals.let_through
+        self.leave: Callable[[int, str], NoReturn] = process_end.leave
+        """Ends the process with an exit code and its line."""
 
     def run(self, function: Callable[..., Any]) -> Any:
         """Train by a function. Returns what it returned once all ranks were done; None where this process was not needed."""
-        with self.leaving():
-            self.begin()
-            outcome = self._train(function)
-            # In here, so that a signal which comes before is caught here; one that comes later meets the script's own way.
-            self._stop_signals.close()
+        # A launcher that sees this process dial may ask it to stop: by then both signals are understood.
+        self.stop_signals.open()
+        try:
+            with self.leaving():
+                self.begin()
+                outcome = self._train(function)
+                # In here, so that a signal which comes before is caught here; one that comes later meets the script's own way.
+                self.stop_signals.close()
+        finally:
+            self.close()
         return self._end(outcome) if isinstance(outcome, Verdict) else outcome
 
     @contextlib.contextmanager
@@ -135,64 +164,70 @@ class RunLoop:
         except (StopSignalReceived, KeyboardInterrupt) as error:
             if self.is_child():
                 raise
-            self._stop(signal_number(error))
+            # Its line is the last one of this process.
+            self.leave(self.stop(signal_number(error)), "")
         except BaseException as error:
             if self.is_child():
                 raise
-            self._left(early_exit.seen(error))
+            self.left_early(early_exit.seen(error))
             raise
-        finally:
-            last_uploads.await_at_exit(self._service, lambda: self._stop_signals.has_held_back)
-            self._stop_signals.close()
+
+    def close(self) -> None:
+        """It trains no more: signals are the script's own again, and where the job has finished the process's end waits for the last upload."""
+        last_uploads.await_at_exit(self.service, lambda: self.stop_signals.has_held_back)
+        self.stop_signals.close()
 
     def begin(self) -> None:
         """Join the cluster, and pay while it forms what every entry needs."""
-        self._service.on_admitted = framework_hooks.run_joined
-        self._service.training_control.leave_as_asked = self._stop_signals.let_through
-        # A launcher that sees this process dial may ask it to stop: by then both signals are understood.
-        self._stop_signals.open()
-        self._service.start()
+        self.service.on_admitted = framework_hooks.run_joined
+        self.service.start()
         if self._asked_early:
             self._ask_to_depart()
         if self._settings.role is config.SettingsRole.SERVER:
             return
-        framework_hooks.warm_up(self._warm_ups, self._service.training_control.is_planned)
+        framework_hooks.warm_up(self._warm_ups, self.service.training_control.is_planned)
 
     def _ask_to_depart(self) -> None:
         """SIGTERM: training goes on until it is known whether the rank can be handed over."""
-        if self._service.training_control.job_is_over:
+        if self.service.training_control.job_is_over:
             # There is no rank to hand over any more.
             raise StopSignalReceived(signal.SIGTERM)
-        if not self._service.is_up:
+        if not self.service.is_up:
             self._asked_early = True
             return
-        self._service.post(s.DepartAsked(self._service.new_request(), signal.SIGTERM.name))
+        self.service.post(s.DepartAsked(self.service.new_request(), signal.SIGTERM.name))
 
-    def _stop(self, number: int) -> NoReturn:
+    def stop(self, number: int) -> int:
         """Leave the cluster in order, then end as a process that a signal has ended.
 
         The shutdown is bounded in time, so a second signal has no effect: it would only break the shutdown off.
+
+        Args:
+            number: the signal.
+
+        Returns:
+            The exit code of a process whose last upload is not finished: it says so by itself.
         """
         for again in (signal.SIGTERM, signal.SIGINT):
             signal.signal(again, signal.SIG_IGN)
         name = signal.Signals(number).name
-        if self._service.is_up:
-            self._service.post(s.StopAsked(self._service.new_request(), name))
-            self._service.training_control.verdict()
-        if self._service.training_control.job_is_over and (
-            code := last_uploads.stopped_before_the_wait(self._service, StopSignalReceived(number))
-        ):
-            # Its line is the last one of this process.
-            process_end.leave(code, "")
-        process_end.leave(128 + number, f"STOPPED: stopped by {name}")
+        if self.service.is_up:
+            self.service.post(s.StopAsked(self.service.new_request(), name))
+            self.service.training_control.verdict()
+        code = 0
+        if self.service.training_control.job_is_over:
+            code = last_uploads.stopped_before_the_wait(self.service, StopSignalReceived(number))
+        if not code:
+            self.leave(128 + number, f"STOPPED: stopped by {name}")
+        return code
 
     def is_child(self) -> bool:
         """Is this a fork of the training process? It has the frames of its parent, and no part in the cluster."""
         return os.getpid() != self._pid
 
-    def _left(self, left: EarlyExit) -> None:
+    def left_early(self, left: EarlyExit) -> None:
         """The script ends this process, and this rank is not done."""
-        session, service = self.session, self._service
+        session, service = self.session, self.service
         if (verdict := service.training_control.verdict_if_any()) is not None and verdict.code:
             self._end(verdict)
         generation, step = (session.plan_generation, session.step) if session else (Generation(0), 0)
@@ -201,12 +236,12 @@ class RunLoop:
         service.post(s.TrainingRaised(service.new_request(), generation, step, left.error, left.traceback))
         service.training_control.verdict()
         if left.succeeds:
-            process_end.leave(ROWS["EXIT_BEFORE_END"].exit_code, early_exit.line_of(left, step))
+            self.leave(ROWS["EXIT_BEFORE_END"].exit_code, early_exit.line_of(left, step))
 
     def _train(self, function: Callable[..., Any]) -> Any:
         """What the training function returned once all ranks were done, or why this process must end before that."""
         if self._settings.role is config.SettingsRole.SERVER:
-            return self._service.training_control.verdict()
+            return self.service.training_control.verdict()
         gc.collect()
         # What is imported stays: collections between generations look only at what training built.
         gc.freeze()
@@ -234,16 +269,16 @@ class RunLoop:
         Args:
             is_first: what enters it has seen no place of its rank on the host yet.
         """
-        plan = self._service.training_control.next_plan(self._generation)
+        plan = self.service.training_control.next_plan(self._generation)
         if isinstance(plan, Verdict):
             return plan
         self._generation = plan.generation
-        admitted = self._service.machine.admitted
+        admitted = self.service.machine.admitted
         assert admitted is not None, "a plan is for members"
         bootstrap.announce_rank(self._settings, plan, is_first=is_first)
         for restore, state in self._entry_states:
             restore(state)
-        self.session = Session(self._service, plan, admitted, self._live)
+        self.session = Session(self.service, plan, admitted, self._live)
         current.enter(self.session)
         return self.session
 
@@ -257,12 +292,12 @@ class RunLoop:
         Raises:
             Exception: a mistake of the script's that came only here: `error` itself is the caller's.
         """
-        if error is not None and (not isinstance(error, Exception) or self.is_child()):
+        if error is not None and (not isinstance(error, _OF_TRAINING) or self.is_child()):
             return False
         try:
             if error is None:
-                self._finish(session)
-        except Exception as failure:
+                self.finish(session)
+        except _OF_TRAINING as failure:
             if not self._is_over(session, failure):
                 raise
             return True
@@ -272,7 +307,7 @@ class RunLoop:
         session.close()
         return False
 
-    def _finish(self, session: Session) -> None:
+    def finish(self, session: Session) -> None:
         """This rank has done all: wait for the others.
 
         Raises:
@@ -282,17 +317,17 @@ class RunLoop:
         if session.loop_watch.in_loop:
             process_end.log_loop_left_early(session.step)
         session.settle()
-        self._service.post(s.TrainingDone(self._service.new_request(), session.plan_generation, session.step))
-        self._service.training_control.await_end(session.generation)
+        self.service.post(s.TrainingDone(self.service.new_request(), session.plan_generation, session.step))
+        self.service.training_control.await_end(session.generation)
 
-    def _is_over(self, session: Session, error: Exception) -> bool:
+    def _is_over(self, session: Session, error: Exception | GenerationInterrupted) -> bool:
         """Was it the end of the generation that raised this? Then all of that generation goes. Else it is the user's own mistake, and reported."""
-        service, collective_error = self._service, ""
+        service, collective_error = self.service, ""
         if not isinstance(error, GenerationInterrupted):
             if not service.training_control.is_interrupted(session.generation):
                 if not framework_hooks.is_collective_error(error):
                     session.close()
-                    self._raised(session, error)
+                    self.report(session, error)
                     return False
                 collective_error = f"{type(error).__name__}: {_first_sentence(error)}"
             # Frames hold tensors, loaders and the old world.
@@ -313,37 +348,40 @@ class RunLoop:
         # What the function built goes before the world it was built in.
         gc.collect()
         session.close()
-        self._service.post(
+        self.service.post(
             s.TrainingStopped(session.plan_generation, session.step, collective_error, live, not_live)
         )
 
-    def replace(self, reason: str) -> NoReturn:
+    def replace(self, reason: str, broke: str = "") -> NoReturn:
         """Start the process's command line again, as the same incarnation: what trains cannot be entered again in this process.
 
         Args:
             reason: for people.
+            broke: by which mistake of the data plane the generation is over, where that was not reported yet.
         """
-        service = self._service
+        service, session = self.service, self.session
+        assert session is not None, "it has trained"
         if (verdict := service.training_control.verdict_if_any()) is not None:
             self._end(verdict)
-            process_end.leave(0, "")
-        session = self.session
-        assert session is not None, "it has trained"
+            self.leave(0, "")
+        if broke:
+            service.post(s.DataPlaneBroke(session.plan_generation, session.step, broke))
+            service.training_control.await_interrupt(session.generation)
         service.replace_process(reason)
-        raise AssertionError("the process has another program now")
+        msg = "the process has another program now"
+        raise AssertionError(msg)
 
-    def _raised(self, session: Session, error: Exception) -> None:
+    def report(self, session: Session, error: BaseException) -> None:
         """The user's own code raised: it is reported to the scheduler, with its traceback, before this process ends."""
-        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-        name = f"{type(error).__name__}: {error}"
-        self._service.post(
-            s.TrainingRaised(self._service.new_request(), session.plan_generation, session.step, name, text)
+        name, text = f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))
+        self.service.post(
+            s.TrainingRaised(self.service.new_request(), session.plan_generation, session.step, name, text)
         )
-        self._service.training_control.verdict()
+        self.service.training_control.verdict()
 
     def _end(self, verdict: Verdict) -> None:
         if verdict.code:
-            process_end.leave(process_end.code_of(verdict), f"{verdict.code}: {verdict.reason}")
+            self.leave(process_end.code_of(verdict), f"{verdict.code}: {verdict.reason}")
         if self.session is None and (self._settings.standby or self._settings.replaces):
             # It was never needed: what the script does with its trained model is for those that trained.
             process_end.leave(0, "")

@@ -154,11 +154,14 @@ class ScriptStopSignals:
         """Has a SIGTERM come that did not end the process?"""
         self._came_behind = False
 
-    def install(self) -> None:
+    def open(self) -> None:
         """Hold back from now on."""
         on_main_thread = threading.current_thread() is threading.main_thread()
         if on_main_thread and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             _install(self._on_sigterm)
+
+    def close(self) -> None:
+        """It holds back to the end of the process."""
 
     def let_through(self) -> None:
         """Let the signal through, from any thread: it ends the process as it would have without this."""

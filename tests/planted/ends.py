@@ -47,8 +47,8 @@ ENDS: tuple[Bug, ...] = (
         "a process that is asked to stop before its connection is up speaks to nobody",
         "I14",
         "training/run.py",
-        "_Loop._stop",
-        "self._service.is_up",
+        "RunLoop.stop",
+        "self.service.is_up",
         "True",
         (
             "tests/training/test_stop_while_starting.py::test_process_that_is_asked_to_stop_while_its_connection_starts_leaves_in_order[2-True]",

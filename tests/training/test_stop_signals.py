@@ -116,7 +116,7 @@ def test_what_the_training_function_forks_ends_by_sigterm_as_ever(
         if kind == "run":
             behind.enter_context(StopSignals(_unexpected))
         else:
-            ScriptStopSignals(_unexpected, lambda: False).install()
+            ScriptStopSignals(_unexpected, lambda: False).open()
         with forking.Pool(2) as pool:
             assert pool.map(abs, [-1, 2]) == [1, 2]
         pool.join()
@@ -149,7 +149,7 @@ def test_a_sigterm_that_nobody_answered_before_the_end_of_the_job_stays_known() 
     signals = ScriptStopSignals(lambda: asked.append("asked"), lambda: job_is_over)
     before = signal.getsignal(signal.SIGTERM)
     try:
-        signals.install()
+        signals.open()
         signal.raise_signal(signal.SIGTERM)
         job_is_over = True
         # Too late: the wait for the last upload finds it, and ends.
@@ -164,7 +164,7 @@ import signal
 from recovery.training.stop_signals import ScriptStopSignals
 
 signals = ScriptStopSignals(lambda: print("asked"), lambda: True)
-signals.install()
+signals.open()
 for _ in range({times}):
     signal.raise_signal(signal.SIGTERM)
 print("held back", signals.has_held_back)
