@@ -1,7 +1,6 @@
 """A script that was written for torchrun, with three lines changed: `join` where it forms its world, `steps` where its two loops were.
 
-A survivor of a failure starts the script again in its own process (`recovery.init`). A script that gives its training as a function
-(`@recovery.run`) recovers sooner: its imports and its process stay as they are.
+A survivor of a failure runs the script again in its own process (`recovery.training.own_main`), or starts its program again (`recovery.init`).
 """
 
 from __future__ import annotations

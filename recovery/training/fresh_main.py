@@ -87,7 +87,9 @@ class FreshMain:
         """Those that were there, and those that no loaded library has made."""
         for name, logger in _loggers().items():
             if name in self._loggers:
-                logger.__dict__.update(self._loggers[name])
+                noted = self._loggers[name]
+                # Copies: what is added to them would be found at the next run.
+                logger.__dict__.update(noted, handlers=[*noted["handlers"]], filters=[*noted["filters"]])
             elif _is_of(name, "__main__") or name.partition(".")[0] not in sys.modules:
                 logger.__dict__.update(
                     handlers=[], filters=[], level=logging.NOTSET, propagate=True, disabled=False

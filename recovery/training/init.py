@@ -52,7 +52,8 @@ def init(
         server_password: of the one that listens; None: that of MS_SERVER_PASSWORD_FILE.
 
     Returns:
-        The session of this entry. When its generation ends the process starts again from the script's first line.
+        The session of this entry. When its generation ends the script is run again from its first line: in the same process where the
+            launcher has forked it, else the process starts again, by exec.
 
     Raises:
         SystemExit: as for `recovery.run`; also with the exit code of UsageError where it is called twice.
