@@ -52,13 +52,14 @@ class LoopWatch:
         self.in_loop = self.looks_for_exits = False
         self.left: EarlyExit | None = None
         self._closed = self._ended = False
-        self._closed_at: tuple[CodeType, int] | None = None
-        """The instruction of the script at which the iterator was closed."""
+        self._closed_at: list[tuple[CodeType, int]] = []
+        """Where the script stood when the iterator was closed: its functions with their instructions, innermost first."""
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
         """The loop runs inside: an exit that leaves the block leaves training before its end."""
         self.in_loop, self._closed, self.left = True, False, None
+        self._closed_at = []
         try:
             yield
         except SystemExit as error:
@@ -83,8 +84,8 @@ class LoopWatch:
         if self.looks_for_exits and self.left is None:
             self.left = leaving()
         self._closed = True
-        outside = next((one for one in _standing(sys._getframe(1)) if not _is_ours(one)), None)  # noqa: SLF001 - as below
-        self._closed_at = (outside.f_code, outside.f_lasti) if outside is not None else None
+        standing = _standing(sys._getframe(1))  # noqa: SLF001 - as below
+        self._closed_at = [(frame.f_code, frame.f_lasti) for frame in standing]
 
     def note_exit(self, error: SystemExit, at: FrameType | None = None) -> None:
         """`sys.exit` was called: inside the loop, or with the code of a failure before any loop has come to its end.
@@ -96,13 +97,16 @@ class LoopWatch:
             at: the frame that has called it; None: it has left the script.
         """
         left = seen(error, at=at)
-        if any(
-            self._closed_at == (link.tb_frame.f_code, link.tb_lasti) for link in _links(error.__traceback__)
-        ):
-            # That instruction has raised it: a `break` is another one.
+        if self._has_closed(error):
             self.left = left
         if (self.in_loop and not self._closed) or not (self.in_loop or self._ended or left.succeeds):
             self.left = left
+
+    def _has_closed(self, error: SystemExit) -> bool:
+        """Was the iterator closed by this exit? Then the two stand at one instruction, in the innermost function that both have passed."""
+        passed = {link.tb_frame.f_code: link.tb_lasti for link in _links(error.__traceback__)}
+        at = next((one for one in self._closed_at if one[0] in passed), None)
+        return at is not None and passed[at[0]] == at[1]
 
 
 def seen(error: BaseException, *, at: FrameType | None = None) -> EarlyExit:
@@ -161,10 +165,6 @@ def exit_that_notes(note: Callable[[SystemExit, FrameType], None]) -> Callable[.
         raise error
 
     return exit_with_an_exception
-
-
-def _is_ours(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__")).startswith("recovery.")
 
 
 def _is_exit(kind: type) -> bool:

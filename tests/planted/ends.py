@@ -102,6 +102,17 @@ ENDS: tuple[Bug, ...] = (
         ("tests/training/test_early_exit.py::test_an_exit_that_leaves_the_loop_is_seen_with_its_place",),
     ),
     Bug(
+        "an exit that leaves the loop of a script that is run again is taken for a break",
+        "I10",
+        "training/early_exit.py",
+        "LoopWatch._has_closed",
+        "at is not None and passed[at[0]] == at[1]",
+        "False",
+        (
+            "tests/training/test_early_exit.py::test_an_exit_that_has_left_the_script_is_told_from_a_break_by_its_instruction",
+        ),
+    ),
+    Bug(
         "an exit that was caught long ago counts as on its way",
         "I14",
         "training/early_exit.py",

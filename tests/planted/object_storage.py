@@ -97,7 +97,7 @@ OBJECT_STORAGE = (
         "I11",
         "training/init.py",
         "_Script._finish",
-        "last_uploads.await_sent(service, lambda: self._signals.has_held_back)",
+        "last_uploads.await_sent(loop.service, lambda: loop.stop_signals.has_held_back)",
         "",
         (f"{_LAST_UPLOADS}::test_a_job_waits_for_its_last_upload[init]",),
     ),

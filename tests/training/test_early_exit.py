@@ -148,3 +148,60 @@ def test_an_annotation_says_what_a_parameter_with_a_default_is() -> None:
 
     session: Any = object()
     assert current.call(train, session) is session
+
+
+class Watched:
+    """A script's loop, seen where the script is run."""
+
+    def __init__(self) -> None:
+        self.watch = early_exit.LoopWatch()
+
+    def steps(self) -> Iterator[int]:
+        with self.watch.inside():
+            try:
+                yield from range(5)
+            except GeneratorExit:
+                self.watch.closed()
+                raise
+
+    def left_by(self, script: Callable[[], object]) -> bool:
+        """Is the exit of the script one from its loop?"""
+        try:
+            script()
+        except SystemExit as error:
+            self.watch.note_exit(error)
+        return self.watch.left is not None
+
+
+@pytest.mark.parametrize("wrap", [iter, wrapped])
+def test_an_exit_that_has_left_the_script_is_told_from_a_break_by_its_instruction(
+    wrap: Callable[[Iterator[int]], Iterator[int]],
+) -> None:
+    watched = Watched()
+
+    def exits() -> None:
+        for step in wrap(watched.steps()):
+            if step == 2:
+                sys.exit(0)
+
+    def breaks() -> int:
+        for step in wrap(watched.steps()):
+            if step == 2:
+                break
+        return 0
+
+    def breaks_and_exits() -> None:
+        breaks()
+        sys.exit(0)
+
+    def breaks_and_exits_at_once() -> None:
+        for step in wrap(watched.steps()):
+            if step == 2:
+                break
+        sys.exit(0)
+
+    assert watched.left_by(exits)
+    assert not watched.left_by(lambda: sys.exit(breaks()))
+    assert not watched.left_by(breaks_and_exits)
+    assert not watched.left_by(breaks_and_exits_at_once)
+    assert watched.left_by(exits)
