@@ -20,7 +20,8 @@ from tests.objects.test_disks_lost import UPLOAD_NOT_FINISHED, committed_there, 
 
 pytestmark = pytest.mark.cluster
 
-FACES = pytest.mark.parametrize("face", ["init", "run"])
+# A spawned script has its end where nobody runs it: in a handler of atexit.
+FACES = pytest.mark.parametrize("face", ["init", "init spawn", "run"])
 HELD, SAVED = 56, 55
 AT_EXIT = """import atexit
 import logging.handlers
@@ -72,12 +73,13 @@ def at_the_last_step(
     with FaultProxy(int(address.rpartition(":")[2])) as proxy:
         store = opened_for_tests(address, tmp_path)
         environment = environment_of(f"http://127.0.0.1:{proxy.port}", store.url)
-        environment |= {"JOB_FACE": face, "JOB_HELD_STEP": str(HELD)}
+        name, _, method = face.partition(" ")
+        environment |= {"JOB_FACE": name, "JOB_HELD_STEP": str(HELD)}
         with LaunchedCluster(tmp_path, environment=environment) as cluster:
             script = tmp_path / SCRIPT
             text = script.read_text().replace("def value_after(", AT_EXIT, 1)
             script.write_text(text.replace("import recovery\n", begin, 1) + end)
-            cluster.start()
+            cluster.start(f"--start_method={method or 'fork'}")
             cluster.wait(lambda: SAVED in committed_there(store), "commit in the store")
             yield cluster, proxy, store
 

@@ -99,7 +99,7 @@ OBJECT_STORAGE = (
         "_Script._finish",
         "last_uploads.await_sent(loop.service, lambda: loop.stop_signals.has_held_back)",
         "",
-        (f"{_LAST_UPLOADS}::test_a_job_waits_for_its_last_upload[init]",),
+        (f"{_LAST_UPLOADS}::test_a_job_waits_for_its_last_upload[init spawn]",),
     ),
     Bug(
         "a last upload that has failed is success",
