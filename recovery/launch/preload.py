@@ -11,24 +11,16 @@ import msgspec
 from recovery.frameworks import Framework, forming_worlds, used
 from recovery.launch.forkserver.fork_messages import Prepare
 from recovery.launch.placement import OF_ONE, OF_ONE_WORLD, named_first
-from recovery.launch.python_command import PythonCommand, Runs
-from recovery.launch.python_command import parse_python_command as read_command
+from recovery.launch.python_command import PythonCommand, Runs, parse_python_command
 from recovery.launch.script_imports import Reading, parse_script
 
 _ENGINE = (
-    "recovery.training.run",
-    "recovery.training.callbacks",
-    "recovery.store.repository",
-    "recovery.store.writer",
-    "recovery.store.reader",
-    "aiohttp",
-    "encodings.idna",
-    "watchdog.observers",
-)
+    "recovery.training.run", "recovery.training.callbacks", "recovery.store.repository", "recovery.store.writer",
+    "recovery.store.reader", "aiohttp", "encodings.idna", "watchdog.observers",
+)  # fmt: skip
 """What a script that imports `recovery` needs of it sooner or later."""
 _PROXY = "recovery.launch.worker_proxy"
 _OF_THE_PROXY = ("psutil", *(framework.program_world for framework in forming_worlds().values()))
-_ITS_OWN = ("__future__", "__main__")
 
 
 def prepare_for(command: PythonCommand, words: Sequence[str], directory: Path) -> Prepare:
@@ -42,24 +34,18 @@ def prepare_for(command: PythonCommand, words: Sequence[str], directory: Path) -
     if command.target != _PROXY:
         return _of_script(command, parse_script(words, directory))
     framework, of_program = named_first(command.arguments)
-    program = read_command(of_program)
-    reading = parse_script(of_program[1:], directory)
+    program, reading = parse_python_command(of_program), parse_script(of_program[1:], directory)
     reason = _why_spawned(framework, command, program, reading)
-    proxy = proxies_only()
     if program is None or reason:
-        return msgspec.structs.replace(proxy, programs=True, refusal=reason)
+        return Prepare(modules=(), programs=True, refusal=reason)
     script = _of_script(program, reading)
-    return msgspec.structs.replace(
-        script,
-        modules=tuple(dict.fromkeys((*script.modules, *proxy.modules))),
-        of_one=(*OF_ONE, *OF_ONE_WORLD),
-        programs=True,
-    )
+    besides, of_one = (*script.besides, *_ENGINE, *_OF_THE_PROXY), (*OF_ONE, *OF_ONE_WORLD)
+    return msgspec.structs.replace(script, besides=besides, of_one=of_one, programs=True)
 
 
 def proxies_only() -> Prepare:
     """Say what the template of worker proxies imports whose programs are spawned."""
-    return Prepare(modules=(*_ENGINE, *_OF_THE_PROXY), of_one=OF_ONE)
+    return Prepare(modules=(), besides=(*_ENGINE, *_OF_THE_PROXY), of_one=OF_ONE)
 
 
 def _why_spawned(
@@ -78,22 +64,19 @@ def _why_spawned(
 
 def _of_script(command: PythonCommand, reading: Reading) -> Prepare:
     ours, frameworks = "recovery" in reading.packages, used(reading.packages)
-    # The script's own come first, as in a process of its own.
-    named = [name for name in reading.modules if name.partition(".")[0] not in _ITS_OWN]
-    wanted = [
-        *named,
-        *(_ENGINE if ours else ()),
-        *(module for framework in frameworks for module in framework.modules),
-        *(module for framework in frameworks if ours for module in framework.with_recovery),
-        *(["pytest"] if command.runs is Runs.MODULE and command.target == "pytest" else ()),
-    ]
-    packages = {
+    named = [name for name in reading.modules if not name.startswith("__")]
+    compared = {
         *(name.partition(".")[0] for name in named),
-        *(["recovery"] if ours else ()),
+        *(["recovery"] if ours else []),
         *(framework.name for framework in frameworks),
     }
     return Prepare(
-        modules=tuple(dict.fromkeys(wanted)),
-        compared=tuple(sorted(packages - sys.stdlib_module_names)),
+        modules=tuple(named),
+        besides=(
+            *(_ENGINE if ours else ()),
+            *(name for each in frameworks for name in (*each.modules, *(each.with_recovery if ours else ()))),
+            *(["pytest"] if command.runs is Runs.MODULE and command.target == "pytest" else ()),
+        ),
+        compared=tuple(sorted(compared - sys.stdlib_module_names)),
         of_one=OF_ONE,
     )

@@ -10,6 +10,10 @@ from typing import NamedTuple
 
 _FILES_MAX = 1_000
 """A script with more files of its own beside it says by then what it imports."""
+_PERHAPS = (
+    ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.If, ast.For, ast.AsyncFor, ast.While, ast.Match, ast.ExceptHandler,
+)  # fmt: skip
+"""What is in these does not run whenever the file does."""
 
 
 class Reading(NamedTuple):
@@ -18,8 +22,8 @@ class Reading(NamedTuple):
     packages: frozenset[str]
     """Top-level packages that an import names anywhere."""
     modules: tuple[str, ...]
-    """Modules, and names that may be modules, that are imported when the files are, in the order in which they were found. Those of
-    the files beside the script are left out: each process runs them itself, and they may look at its rank."""
+    """Modules, and names that may be modules, that are imported whenever the files are, in that order. Those of the files beside the
+    script are left out: each process runs them itself, and they may look at its rank."""
     files: tuple[Path, ...]
     """What was read."""
     entry_points: tuple[Path, ...]
@@ -36,22 +40,26 @@ def parse_script(command: Sequence[str], directory: Path) -> Reading:
         directory: where the command is started.
     """
     entry_points = tuple(_entry_points(command, directory))
-    pending = [(path, True) for path in entry_points]
     files: dict[Path, bool] = {}
     packages: set[str] = set()
     modules: dict[str, None] = {}
-    while pending and len(files) < _FILES_MAX:
-        path, is_run = pending.pop()
-        if path in files and files[path] >= is_run:
-            continue
-        files[path] = is_run
-        roots = {path.parent, directory}
-        for module, at_once in _imports_of(path):
-            package = module.lstrip(".").partition(".")[0]
-            packages.add(package)
-            pending += ((file, is_run and at_once) for file in _files_of(roots, module.lstrip(".")))
-            if is_run and at_once and module[0] != "." and not any(_files_of(roots, package)):
-                modules[module] = None
+    pending: list[tuple[str, bool, Path]] = []
+
+    def read(paths: Iterable[Path], is_run: bool) -> None:
+        for path in paths:
+            if len(files) < _FILES_MAX and files.get(path, -1) < is_run:
+                files[path] = is_run
+                pending.extend((name, is_run and at_once, path) for name, at_once in _imports_of(path)[::-1])
+
+    read(entry_points[::-1], True)
+    while pending:
+        module, is_run, path = pending.pop()
+        absolute, roots = module.lstrip("."), (path.parent, directory)
+        package = absolute.partition(".")[0]
+        packages.add(package)
+        if is_run and absolute == module and not any(_files_of(roots, package)):
+            modules[module] = None
+        read(_files_of(roots, absolute), is_run)
     return Reading(frozenset(packages), tuple(modules), tuple(files), entry_points)
 
 
@@ -66,42 +74,29 @@ def _entry_points(command: Sequence[str], directory: Path) -> Iterator[Path]:
 
 
 def _files_of(roots: Iterable[Path], module: str) -> Iterator[Path]:
-    """Where a module would lie below the directories: its file, or its package's files that run. Not what cannot be looked at."""
-    for root in roots:
-        place = root.joinpath(*module.split("."))
+    """Where a module would lie below the directories: its file, or its package's files that run."""
+    for place in (root.joinpath(*module.split(".")) for root in roots):
         for path in (place.with_suffix(".py"), place / "__init__.py", place / "__main__.py"):
             # Path.is_file raises for a directory of somebody else, or a dead mount.
             if os.path.isfile(path):  # noqa: PTH113 - see above
                 yield path
 
 
-def _imports_of(path: Path) -> Iterator[tuple[str, bool]]:
-    """Each name, relative ones behind a dot, with whether it is imported when the file is."""
+def _imports_of(path: Path) -> list[tuple[str, bool]]:
+    """Each name, relative ones behind a dot, with whether it is imported whenever the file is."""
     try:
-        tree = ast.parse(path.read_bytes())
+        pending: list[tuple[ast.AST, bool]] = [(ast.parse(path.read_bytes()), True)]
     except (OSError, SyntaxError, ValueError, RecursionError):
-        return
-    run = {id(node) for node in _at_once(tree.body)}
-    imports = (node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom)))
-    for node in sorted(imports, key=lambda node: node.lineno):
-        names = [alias.name for alias in node.names if alias.name != "*"]
+        return []
+    found = []
+    while pending:
+        node, at_once = pending.pop()
+        at_once = at_once and not isinstance(node, _PERHAPS)
+        pending += [(child, at_once) for child in ast.iter_child_nodes(node)][::-1]
+        names = [alias.name for alias in node.names] if isinstance(node, (ast.Import, ast.ImportFrom)) else []
         if isinstance(node, ast.ImportFrom):
             base = "." * bool(node.level) + (node.module or "")
-            joined = base + "." if node.module else base
-            names = [*([base] if node.module else []), *(joined + name for name in names)]
-        yield from ((name, id(node) in run) for name in names)
-
-
-def _at_once(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements that run when a file is started, whatever it finds: none behind a condition, a loop or an error."""
-    for statement in statements:
-        yield statement
-        if isinstance(statement, ast.If):
-            if "TYPE_CHECKING" in (condition := ast.unparse(statement.test)):
-                yield from _at_once(statement.orelse)
-            elif condition == "__name__ == '__main__'":
-                yield from _at_once(statement.body)
-        elif isinstance(statement, (ast.With, ast.Try, ast.ClassDef)):
-            yield from _at_once(statement.body)
-        if isinstance(statement, ast.Try):
-            yield from _at_once((*statement.orelse, *statement.finalbody))
+            below = f"{base}." if node.module else base
+            names = [*([base] if node.module else []), *(below + name for name in names if name != "*")]
+        found += [(name, at_once) for name in names]
+    return found

@@ -220,6 +220,8 @@ class ProcessStarter:
             return ready.reason
         who = "worker proxies and their programs" if prepare.programs else "workers"
         said = f"{ready.module_count} modules in {ready.took_ms / 1000:.1f} s; {who} are forked from it"
+        printed = template.last_line()
+        said += f"; it has printed last: {printed}" if printed else ""
         console.say(f"the template (pid {template.pid}) has imported {said}")
         return template
 

@@ -92,6 +92,37 @@ def test_a_change_before_an_import_is_found_there(
     assert shown.endswith(f"['--epochs', '3'] {tmp_path}")
 
 
+def test_a_change_between_two_imports_is_found_at_the_second(
+    template: Template, packages: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text("import loads\nloads.load_dotenv()" + SHOWS)
+    [said], [shown] = both(template, packages, tmp_path, "train.py")
+    assert "the environment (OMP_NUM_THREADS)" in said
+    assert "seen where first is imported" in said
+    assert shown.startswith("1 3 ")
+
+
+WAITS = """
+import os, sys, importlib.util
+os.environ['A'] = '1'
+print([name in sys.modules for name in ('first', 'third', 'third.below', 'recovery', 'recovery.training')])
+spec = importlib.util.find_spec('third')
+print(spec.origin, spec.name, spec.loader.get_filename('third'), 'third' in sys.modules)
+del os.environ['A']
+import third
+print([name in sys.modules for name in ('first', 'second', 'third', 'loads')], third.__spec__.loader.get_filename('third'))
+"""
+
+
+def test_what_is_not_imported_yet_is_not_there_yet(
+    template: Template, packages: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(WAITS)
+    said, shown = both(template, packages, tmp_path, "train.py")
+    assert said == [], "to look for a module is no import"
+    assert shown[0] == str([False] * 5)
+
+
 SAME = (
     "import first, os, json\nos.environ['A'] = '1'\nimport first, colorsys",
     "import third, os\nos.environ['A'] = '1'\nimport first, second, third.below",

@@ -47,10 +47,10 @@ def test_a_script_of_ours_with_torch(tmp_path: Path) -> None:
     (tmp_path / "helper.py").write_text("import numpy\nfrom PIL import Image\nfrom . import sibling\n")
     (tmp_path / "sibling.py").write_text("import colorsys\n")
     prepare = prepared(tmp_path, "train.py")
-    assert {"torch._dynamo", "recovery.torch", "recovery.training.run", "aiohttp"} <= {*prepare.modules}
+    assert {"torch._dynamo", "recovery.torch", "recovery.training.run", "aiohttp"} <= {*prepare.besides}
     assert {"torch.nn", "numpy", "PIL", "PIL.Image", "colorsys"} <= {*prepare.modules}
     assert "helper" not in prepare.modules, "each process runs what lies beside the script itself"
-    assert "recovery.mindspore.world" not in prepare.modules
+    assert "recovery.mindspore.world" not in prepare.besides
     assert prepare.compared == ("PIL", "numpy", "recovery", "torch"), "what the script names, and no more"
 
 
@@ -66,7 +66,7 @@ def test_only_what_is_imported_at_once(tmp_path: Path) -> None:
         "if sys.argv[1:]:\n    import l\nelse:\n    import m\nfor x in ():\n    import n\n"
     )
     assert prepared(tmp_path, "train.py").modules == (
-        "typing", "typing.TYPE_CHECKING", "b", "c", "e", "h", "i", "j", "k",
+        "typing", "typing.TYPE_CHECKING", "c", "e", "h", "j", "k",
     )  # fmt: skip
 
 
@@ -86,7 +86,7 @@ def test_a_plain_program_behind_a_proxy(tmp_path: Path) -> None:
     prepare = prepared(tmp_path, *PROXY, sys.executable, "src/train.py", "--epochs", "3")
     assert (prepare.programs, prepare.refusal) == (True, "")
     assert prepare.modules[:2] == ("torch", "json"), "the program's come first, as in a process of its own"
-    assert {"torch._dynamo", "recovery.training.run", "psutil"} <= set(prepare.modules)
+    assert {"torch._dynamo", "recovery.training.run", "psutil"} <= set(prepare.besides)
     assert prepare.compared == ("torch",)
     assert {"RANK", "MASTER_PORT"} <= set(prepare.of_one)
 
@@ -107,7 +107,7 @@ def test_a_plain_program_that_is_spawned(tmp_path: Path, words: tuple[str, ...],
     assert prepare.programs
     assert reason in prepare.refusal
     proxies = proxies_only()
-    assert "recovery.training.run" in proxies.modules
+    assert "recovery.training.run" in proxies.besides
     assert (proxies.programs, proxies.refusal, proxies.compared) == (False, "", ())
 
 
@@ -132,7 +132,7 @@ def test_pytest_as_the_program(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "train.py").write_text("import recovery\n")
     prepare = prepared(tmp_path, "-m", "pytest", "-s", "src/train.py::test_it")
-    assert prepare.modules[-1] == "pytest"
+    assert prepare.besides[-1] == "pytest"
     assert prepare.compared == ("recovery",), "pytest runs before the script, whatever that changes"
 
 

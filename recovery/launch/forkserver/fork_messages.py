@@ -21,9 +21,11 @@ class Prepare(msgspec.Struct, frozen=True, kw_only=True, tag="prepare"):
     """Launcher to template, first of all: what to import."""
 
     modules: tuple[str, ...]
-    """In this order; one that does not exist is left out, as the process that imports it later sees by itself."""
+    """That the script names, in this order; one that does not exist is left out, as the process that imports it later sees by itself."""
+    besides: tuple[str, ...] = ()
+    """And that it needs later."""
     compared: tuple[str, ...] = ()
-    """Packages among them that the script names: where a forked process first imports one, it compares what the template had."""
+    """Packages that the script names: where a forked process first imports one, it compares what the template had."""
     refusal: str = ""
     """Why no process may be forked from a template of these; empty: one may."""
     of_one: tuple[str, ...] = ()

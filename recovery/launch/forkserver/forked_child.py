@@ -23,11 +23,10 @@ from typing import Any, NamedTuple, Union
 import msgspec
 
 from recovery import process_conditions
-from recovery.frameworks import used
+from recovery.frameworks import FRAMEWORKS, used
 from recovery.launch.forkserver import proc_cmdline
 from recovery.launch.forkserver.first_imports import FirstImports, Imported
 from recovery.launch.forkserver.fork_messages import Fork, Forked, NotForked
-from recovery.launch.forkserver.import_notes import read_again
 from recovery.launch.python_command import Runs, parse_python_command, searches_own_directory
 from recovery.training import own_main
 from recovery.worker import exec_in_place
@@ -76,7 +75,7 @@ def turn_into_worker(request: Fork, imported: Imported, launcher: int, held: Des
     except OSError as error:
         report_error(template, error)
         os._exit(1)
-    for left in process_conditions.restore({**request.conditions, **imported.conditions}):
+    for left in process_conditions.restore(request.conditions):
         if left.name == "directory" and left.error is not None:
             report_error(template, left.error)
             os._exit(1)
@@ -136,7 +135,9 @@ def _seed_again(generators: Sequence[random.Random]) -> None:
 def _forget_the_template() -> None:
     """What modules have kept of the process that imported them."""
     importlib.invalidate_caches()
-    read_again()
+    for name, read in (row for framework in FRAMEWORKS for row in framework.read_again.items()):
+        if name in sys.modules:
+            read(sys.modules[name], os.environ)  # noqa: TID251 - as the module itself did when it was imported
     main_thread: Any = threading.main_thread()
     # Python renews its other number only (measured with 3.11).
     main_thread._set_native_id()  # noqa: SLF001 - see above

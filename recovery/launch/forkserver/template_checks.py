@@ -1,30 +1,40 @@
-"""What makes a template unsafe to fork, or stale: looked at in the template process itself."""
+"""The imports of a template: what they look for and do besides, and what makes it unsafe to fork, or stale."""
 
 from __future__ import annotations
 
+import builtins
+import contextlib
+import gc
 import importlib
 import os
+import random  # noqa: TID251 - whose states others have made
 import sys
 import sysconfig
+import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from recovery import process_conditions
 from recovery.frameworks import FRAMEWORKS, used
-from recovery.launch.forkserver import import_notes
 from recovery.launch.forkserver.first_imports import Imported
 from recovery.launch.forkserver.fork_messages import Prepare
-from recovery.launch.forkserver.import_notes import ImportNotes
 
-_PRINTED_MAX = 1 << 20
-_STANDARD = (0, 1, 2)
-_INSTALLED = tuple(
-    f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib")
-)
-"""Where files lie that belong to the interpreter, or were installed for it."""
+_READ_AGAIN = {name for framework in FRAMEWORKS for name in framework.read_again}
+
+
+class _Notes:
+    """While the imports run."""
+
+    def __init__(self) -> None:
+        self.uses: defaultdict[str, set[str]] = defaultdict(set)
+        """By package: those that it imports, found or not."""
+        self.variables: set[str] = set()
+        """Of the environment, that were asked for."""
+        self.generators: list[random.Random] = []
+        """Seeded from the system, so that each worker's would be another."""
 
 
 def import_all(request: Prepare, own: int) -> Imported | str:
@@ -36,25 +46,79 @@ def import_all(request: Prepare, own: int) -> Imported | str:
     """
     for variable in request.of_one:
         os.environ.pop(variable, None)  # noqa: TID251 - each process has another one
-    before = _state()
-    with import_notes.noted() as notes:
+    conditions, path, old = process_conditions.note(), [*sys.path], {**os.environb}  # noqa: TID251 - to see what an import sets
+    with _noted() as notes:
         reason = _import_each(request.modules)
-    return reason or next(_reasons(before, notes, own, request), "") or _imported(before, notes)
+        uses = {package: frozenset(used) for package, used in notes.uses.items()}
+        reason = reason or _import_each(request.besides)
+    new = {**os.environb}  # noqa: TID251 - as above
+    changed = [difference.name for difference in process_conditions.differing(conditions)]
+    changed += ["sys.path"] * (sys.path[: len(path)] != path) + sorted(
+        map(os.fsdecode, old.keys() - new.keys())
+    )
+    if reason := reason or next(_reasons(notes, changed, own, request), ""):
+        return reason
+    names = {name.partition(".")[0] for name in sys.modules}.union(*notes.uses.values())
+    return Imported(
+        compared=frozenset(request.compared),
+        uses=uses,
+        names=frozenset(names.difference(("__main__",), sys.builtin_module_names)),
+        path=tuple(sys.path),
+        variables={name: (old.get(name), value) for name, value in new.items() if old.get(name) != value},
+        generators=tuple(notes.generators),
+    )
 
 
-def _state() -> dict[str, Any]:
-    return {
-        "the working directory": os.getcwd(),  # noqa: PTH109 - the text is compared
-        "path": tuple(sys.path),
-        "environment": dict(os.environb),  # noqa: TID251 - to see what an import sets
-        "conditions": process_conditions.note(),
-    }
+@contextlib.contextmanager
+def _noted() -> Iterator[_Notes]:
+    """Note it for as long as this lasts."""
+    notes = _Notes()
+    import_module, seed, environment = builtins.__import__, random.Random.seed, type(os.environ)  # noqa: TID251 - to see what imports ask for
+    patched: Any = (builtins, random.Random, os.environ)  # noqa: TID251 - as above
+
+    def noting_import(name: str, of: Any = None, *more: Any, **named: Any) -> Any:
+        # The fifth argument is not 0 where the name is relative.
+        if not more[2:3] or not more[2]:
+            notes.uses[((of or {}).get("__name__") or "").partition(".")[0]].add(name.partition(".")[0])
+        return import_module(name, of, *more, **named)
+
+    def noting_seed(self: random.Random, a: Any = None, version: int = 2) -> None:
+        notes.generators = [each for each in notes.generators if each is not self] + [self] * (a is None)
+        seed(self, a, version)
+
+    class Noting(environment):  # type: ignore[misc,valid-type] # the one of `os` has no name
+        def __getitem__(self, name: str) -> Any:
+            if _asking_module() not in _READ_AGAIN:
+                notes.variables.add(name)
+            return super().__getitem__(name)
+
+    def patch(*replacements: Any) -> None:
+        for owner, attribute, value in zip(
+            patched, ("__import__", "seed", "__class__"), replacements, strict=True
+        ):
+            setattr(owner, attribute, value)
+
+    patch(noting_import, noting_seed, Noting)
+    try:
+        yield notes
+    finally:
+        patch(import_module, seed, environment)
+
+
+def _asking_module() -> str:
+    frame = sys._getframe(2)  # noqa: SLF001 - no other way to it
+    while frame.f_back and frame.f_globals.get("__name__") in ("os", "collections.abc"):
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__"))
 
 
 def _import_each(modules: Iterable[str]) -> str:
     for name in modules:
+        package, _, last = name.rpartition(".")
         try:
-            _import(name)
+            # As `from package import name` does: what a package has under that name already hides a module of that name.
+            if not package or not hasattr(importlib.import_module(package), last):
+                importlib.import_module(name)
         except ImportError:
             # A script that imports it gets the same error, and may be prepared for it.
             continue
@@ -63,153 +127,97 @@ def _import_each(modules: Iterable[str]) -> str:
     return ""
 
 
-def _import(name: str) -> None:
-    """Import it as `from package import name` does: what a package has under that name already hides a module of that name."""
-    package, _, last = name.rpartition(".")
-    if package and hasattr(importlib.import_module(package), last):
-        return
-    importlib.import_module(name)
-
-
-def _imported(before: Mapping[str, Any], notes: ImportNotes) -> Imported:
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    old, new = before["environment"], dict(os.environb)  # noqa: TID251 - as above
-    loaded = {name.partition(".")[0] for name in sys.modules} - {"__main__"}
-    return Imported(
-        names=frozenset(loaded | notes.names).difference(sys.builtin_module_names),
-        uses={name: _coming_with(name, used) for name, used in notes.uses.items()},
-        path=tuple(sys.path),
-        variables={
-            name: (old.get(name), new.get(name)) for name in {*old, *new} if old.get(name) != new.get(name)
-        },
-        # Which processors it may use, its launcher says of each.
-        conditions={
-            difference.name: difference.present
-            for difference in process_conditions.differing(before["conditions"])
-            if difference.name != "processors"
-        },
-        printed=_printed(),
-        generators=tuple(notes.generators),
+def _reasons(notes: _Notes, changed: Iterable[str], own: int, request: Prepare) -> Iterator[str]:
+    """Why no process can be forked. In this order: one that can ends the threads of its libraries before a fork (OpenBLAS does)."""
+    yield from (
+        f"the imports look at {name}, in which the workers differ"
+        for name in request.of_one
+        if name in notes.variables
     )
-
-
-def _coming_with(module: str, used: Iterable[str]) -> frozenset[str]:
-    wanted = {module.rpartition(".")[0], *used} & sys.modules.keys()
-    return frozenset(name for name in wanted if name.partition(".")[0] not in sys.stdlib_module_names)
-
-
-def _reasons(before: Mapping[str, Any], notes: ImportNotes, own: int, request: Prepare) -> Iterator[str]:
-    """In this order: one that can be forked ends the threads of its libraries before a fork (OpenBLAS does), so one comes first."""
-    yield from notes.reasons(request.of_one)
-    refusing = _refused_in_a_fork()
-    if refusing:
-        yield f"the imports have used a device ({refusing}), which a forked process cannot"
-    threads = os.listdir("/proc/self/task")  # noqa: PTH208 - names are numbers here
-    if len(threads) > 1:
-        yield f"the imports have started {len(threads) - 1} threads ({_names_of(threads)})"
-    children = Path(f"/proc/self/task/{threads[0]}/children")
+    if tempfile._name_sequence is not None:  # type: ignore[attr-defined] # noqa: SLF001 - all temporary names come from it
+        yield "the imports have made a temporary file or directory, which one worker would remove for all"
+    if _has_numpys_generators():
+        yield "the imports have made a random generator of numpy's"
+    if _is_refusing_forks():
+        yield "the imports have used a device, which a forked process cannot"
+    threads = set(os.listdir("/proc/self/task")) - {str(os.getpid())}  # noqa: PTH208 - names are numbers here
+    if threads:
+        known = {str(thread.native_id): thread.name for thread in threading.enumerate()}
+        named = ", ".join(known.get(thread, f"of a library, id {thread}") for thread in threads)
+        yield f"the imports have started {len(threads)} threads ({named})"
+    children = Path(f"/proc/self/task/{os.getpid()}/children")
     if children.exists() and children.read_text(encoding="ascii").strip():
         yield "the imports have started a process"
-    open_files = _opened(own)
-    if open_files:
-        yield f"the imports have left open: {', '.join(open_files)}"
-    if os.getcwd() != before["the working directory"]:  # noqa: PTH109 - as above
-        yield "the imports have changed the working directory"
-    if tuple(sys.path[: len(before["path"])]) != before["path"]:
-        yield "the imports have put something before the module search path"
+    yield from (f"the imports have left open: {target}" for target in _opened(own))
+    yield from (f"the imports have changed: {what}" for what in changed)
     for framework in used(sys.modules):
-        for variable, does in framework.read_at_import.items():
-            if variable in os.environ:  # noqa: TID251 - the framework reads it there
-                yield f"{framework.title} {does} when it is imported ({variable})"
+        for variable in framework.read_at_import.keys() & os.environ.keys():  # noqa: TID251 - the framework reads it there
+            yield f"{framework.title} {framework.read_at_import[variable]} when it is imported ({variable})"
+
+
+def _has_numpys_generators() -> bool:
+    """All but the one behind `numpy.random.seed`, which is seeded again."""
+    numpy_random: Any = sys.modules.get("numpy.random")
+    if numpy_random is None:
+        return False
+    own = numpy_random.mtrand._rand  # noqa: SLF001 - numpy has no other name for it
+    kinds, known = (numpy_random.BitGenerator, numpy_random.RandomState), (own, own._bit_generator)  # noqa: SLF001 - as above
+    # By its type: an object may run code of its own when it is asked for its class.
+    found = (each for each in gc.get_objects() if issubclass(type(each), kinds))
+    return any(each not in known for each in found)
+
+
+def _is_refusing_forks() -> bool:
+    """Could a forked process not use its device? One tells; what cannot say is not trusted."""
+    devices = (each for framework in FRAMEWORKS for each in framework.devices.items())
+    asked = [
+        getattr(sys.modules[module], name, bool)
+        for module, names in devices
+        if sys.modules.get(module)
+        for name in names
+    ]
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            code = int(any(ask() for ask in asked))
+        finally:
+            os._exit(code)
+    return os.waitpid(pid, 0)[1] != 0
+
+
+def _opened(own: int) -> Iterator[str]:
+    for name in sorted(os.listdir("/proc/self/fd")):  # noqa: PTH208 - as above
+        # The descriptor of the listing itself is gone.
+        with contextlib.suppress(OSError):
+            target = os.readlink(f"/proc/self/fd/{name}")  # noqa: PTH115 - may be no path
+            if int(name) not in (0, 1, 2, own):
+                yield target
 
 
 class Files:
-    """The files behind the loaded modules.
-
-    Those of installed packages are thousands: to look at all takes 9 ms, in which a whole job would wait for the process that is to
-    begin. So they are looked at while nobody waits, and all others each time.
-    """
+    """What the loaded modules came from: their files, and of installed packages the directories that an installation changes."""
 
     def __init__(self) -> None:
         """Note them as they are."""
-        files = sorted({file for module in list(sys.modules.values()) if (file := _file_of(module))})
-        self._installed = {file: _state_of(file) for file in files if file.startswith(_INSTALLED)}
-        self._others = {file: _state_of(file) for file in files if file not in self._installed}
-        self._changed = ""
-        """Which of the installed packages' files was seen to have changed; empty: none."""
-
-    def look_at_installed(self) -> None:
-        """Notice what has changed in the installed packages. For when nobody waits."""
-        self._changed = self._changed or _differing(self._installed)
+        installed = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+        within = tuple(f"{place}{os.sep}" for place in installed)
+        files = {str(getattr(module, "__file__", "")) for module in [*sys.modules.values()]}
+        self._noted = {
+            path: _state_of(path)
+            for path in (*installed, *(file for file in files if not file.startswith(within)))
+        }
 
     def changed(self) -> str:
-        """Say which is not what it was; empty: none. Of the installed packages what was noticed when they were looked at last."""
-        changed = _differing(self._others) or self._changed
-        return f"{changed} has changed" if changed else ""
+        """Say which is not what it was; empty: none."""
+        return next(
+            (f"{path} has changed" for path, state in self._noted.items() if _state_of(path) != state), ""
+        )
 
 
-def _differing(noted: Mapping[str, tuple[int, int, int] | None]) -> str:
-    return next((file for file, state in noted.items() if _state_of(file) != state), "")
-
-
-def _file_of(module: ModuleType | None) -> str:
-    file = getattr(module, "__file__", None)
-    return file if isinstance(file, str) else ""
-
-
-def _state_of(file: str) -> tuple[int, int, int] | None:
+def _state_of(path: str) -> tuple[int, int, int] | None:
     try:
-        found = os.stat(file)  # noqa: PTH116 - thousands of them, while a process waits
+        found = os.stat(path)  # noqa: PTH116 - while a process waits
     except OSError:
         return None
     return found.st_mtime_ns, found.st_size, found.st_ino
-
-
-def _refused_in_a_fork() -> str:
-    """The module whose device a forked process could not use; empty: none. A forked process tells."""
-    devices = (each for framework in FRAMEWORKS for each in framework.devices.items())
-    present = [(name, asked) for name, asked in devices if sys.modules.get(name) is not None]
-    pid = os.fork()
-    if pid == 0:
-        refusing = [place for place, (name, asked) in enumerate(present, 1) if _is_refusing(name, asked)]
-        os._exit(refusing[0] if refusing else 0)
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    if code < 0:
-        return f"a forked process ended by signal {-code}"
-    return present[code - 1][0] if code else ""
-
-
-def _is_refusing(module: str, asked: Iterable[str]) -> bool:
-    asks = (getattr(sys.modules[module], name, None) for name in asked)
-    try:
-        return any(ask() for ask in asks if ask is not None)
-    except Exception:  # noqa: BLE001 - what cannot say is not trusted
-        return True
-
-
-def _names_of(threads: Iterable[str]) -> str:
-    known = {str(thread.native_id): thread.name for thread in threading.enumerate()}
-    others = (thread for thread in threads if thread != str(os.getpid()))
-    return ", ".join(known.get(thread, f"of a library, id {thread}") for thread in others)
-
-
-def _printed() -> bytes:
-    """What has come to stdout, which is stderr as well; nothing where it cannot be read again."""
-    try:
-        return os.pread(1, _PRINTED_MAX, 0)
-    except OSError:
-        return b""
-
-
-def _opened(own: int) -> list[str]:
-    found = []
-    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - as above
-        try:
-            target = os.readlink(f"/proc/self/fd/{name}")  # noqa: PTH115 - may be no path
-        except OSError:
-            # The descriptor of the listing itself.
-            continue
-        if int(name) not in (*_STANDARD, own):
-            found.append(target)
-    return found

@@ -45,8 +45,6 @@ for _place in _ADDED:
 
 _PAUSE_S = 0.3
 """Without a request, after which a process is forked ahead: not while others begin, or a job comes back."""
-_LOOK_S = 10.0
-"""How often the files of installed packages are looked at: a thousandth of a processor. So late at most is a change of one noticed."""
 _COPIES_AFTER_S = (0.05, 10.0)
 """Without a request, after which a process that was forked ahead copies what an older one has written; the second time for one that had
 only just begun at the first."""
@@ -66,12 +64,10 @@ def _serve(link: socket.socket, files: template_checks.Files, begun: list[int]) 
     """
     ahead: PreforkedProcess | None = None
     while True:
-        while not is_readable(link, _PAUSE_S if ahead is None else _LOOK_S):
-            if ahead is None:
-                # Where the system refuses it, the launcher that asks for a process hears of that.
-                with contextlib.suppress(OSError):
-                    ahead = fork(link)
-            files.look_at_installed()
+        while ahead is None and not is_readable(link, _PAUSE_S):
+            # Where the system refuses it, the launcher that asks for a process hears of that.
+            with contextlib.suppress(OSError):
+                ahead = fork(link)
         try:
             request, descriptors = fork_messages.receive_request(link)
         except (EOFError, OSError):
@@ -107,7 +103,6 @@ def _prepare(link: socket.socket) -> tuple[Prepare, template_checks.Files, first
         # Of a process that takes over a lost rank, while all others wait.
         reader.compile_statements()
     files = template_checks.Files()
-    first_imports.wait_for(request.compared)
     # What is frozen is never written by a collection, so its memory stays shared.
     gc.collect()
     gc.freeze()
@@ -152,9 +147,7 @@ def _main(words: list[str]) -> forked_child.Program:
             _serve(link, files, begun)
         except NewProcess as new:
             template = new.template
-        # What a program's imports do besides is not for its proxy.
-        done = imported.nothing_done() if begins_proxies else imported
-        request, program = _become(template, done, launcher, begun)
+        request, program = _become(template, imported, launcher, begun)
         to_proxy = proxy_template.fork_program_template(request, *shown) if begins_proxies else None
         if to_proxy is None:
             return program
