@@ -1,8 +1,7 @@
 """The memory that a template shares with its forks: joined into large pages, and copied ahead where another fork has written.
 
-A fork copies the tables of all pages, and each page that it writes first costs a fault and a copy. Measured with torch 2.13 on two busy
-processors, from the request to a worker's first step: 106 ms, and 216 without the copies ahead. Nothing here
-changes what a process sees; where the kernel is too old, or refuses, everything takes the time that it took before.
+Measured with torch 2.13 on two busy processors: a fork takes 2 ms instead of 30 with large pages, and a worker that was forked ahead meets
+430 page faults behind its request instead of 3,500, and half as many before its first line. Nothing here changes what a process sees.
 """
 
 from __future__ import annotations
@@ -11,20 +10,16 @@ import array
 import ctypes
 import itertools
 import mmap
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 _MADV_POPULATE_WRITE, _MADV_COLLAPSE = 23, 25
-"""Of linux/mman.h: since Linux 5.14 and 6.1."""
+"""Of linux/mman.h: since Linux 5.14 and 6.1. What an older kernel refuses takes the time that it took before."""
 _madvise = ctypes.CDLL(None).madvise
 _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-_PAGE_BYTES = mmap.PAGESIZE
 _LARGE_BYTES = 2 << 20
-_ENTRY_BYTES = 8
 _PRESENT, _OF_A_FILE, _ITS_OWN = 1 << 63, 1 << 61, 1 << 56
-"""Of an entry of /proc/PID/pagemap (Documentation/admin-guide/mm/pagemap.rst). Its own: no other process has the page."""
-_LOOKED_AT, _COPIED = _PRESENT | _OF_A_FILE | _ITS_OWN, _PRESENT | _ITS_OWN
+"""Of an entry of /proc/PID/pagemap, 8 bytes a page. Its own: no other process has the page."""
 
 
 def join_pages() -> None:
@@ -48,37 +43,30 @@ def copy_as(pid: int, is_wanted: Callable[[], bool]) -> int:
     count = 0
     try:
         with Path(f"/proc/{pid}/pagemap").open("rb", buffering=0) as pages:
-            for begin, length in _copied(pages.fileno()):
-                if is_wanted():
-                    break
-                _madvise(begin, length, _MADV_POPULATE_WRITE)
-                count += length // _PAGE_BYTES
+            for begin, end in _writable():
+                pages.seek(begin // mmap.PAGESIZE * 8)
+                read = pages.read((end - begin) // mmap.PAGESIZE * 8) or b""
+                entries = zip(range(begin, end, mmap.PAGESIZE), array.array("Q", read), strict=False)
+                for is_copied, run in itertools.groupby(entries, lambda entry: _is_copied(entry[1])):
+                    if is_wanted():
+                        return count
+                    if is_copied:
+                        places = [place for place, _ in run]
+                        _madvise(places[0], len(places) * mmap.PAGESIZE, _MADV_POPULATE_WRITE)
+                        count += len(places)
     except OSError:
         pass
     return count
 
 
-def _copied(pages: int) -> Iterator[tuple[int, int]]:
-    """Begin and length in bytes, of what is this process's own memory too."""
-    for begin, end in _writable():
-        first, size = begin // _PAGE_BYTES, (end - begin) // _PAGE_BYTES * _ENTRY_BYTES
-        read = os.pread(pages, size, first * _ENTRY_BYTES)
-        entries = array.array("Q", read[: len(read) // _ENTRY_BYTES * _ENTRY_BYTES])
-        for is_copied, run in itertools.groupby(
-            enumerate(entries, first), lambda numbered: numbered[1] & _LOOKED_AT == _COPIED
-        ):
-            if is_copied:
-                numbers = [number for number, _ in run]
-                yield numbers[0] * _PAGE_BYTES, len(numbers) * _PAGE_BYTES
+def _is_copied(entry: int) -> bool:
+    return entry & (_PRESENT | _OF_A_FILE | _ITS_OWN) == _PRESENT | _ITS_OWN
 
 
-def _writable() -> list[tuple[int, int]]:
+def _writable() -> Iterator[tuple[int, int]]:
     """This process's memory that no file and no other process has part in: begin and end."""
-    lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
-    spans = (line.split(maxsplit=2) for line in lines)
-    return [
-        (int(begin, 16), int(end, 16))
-        for addresses, permissions, _ in spans
-        if permissions == "rw-p"
-        for begin, _, end in [addresses.partition("-")]
-    ]
+    for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
+        addresses, permissions, _ = line.split(maxsplit=2)
+        if permissions == "rw-p":
+            begin, end = (int(address, 16) for address in addresses.split("-"))
+            yield begin, end

@@ -17,10 +17,8 @@ from recovery import process_conditions
 from recovery.launch.forkserver import proc_cmdline
 from recovery.launch.forkserver.fork_messages import Fork
 from recovery.launch.forkserver.fork_requests import BEGIN_S, ForkRequests, NotBegun
-from recovery.launch.python_command import parse_python_command as read_command
+from recovery.launch.python_command import parse_python_command
 from recovery.launch.restart_policy import describe
-
-_STDOUT, _STDERR = 1, 2
 
 
 class ProgramTemplate(ForkRequests):
@@ -32,7 +30,7 @@ class ProgramTemplate(ForkRequests):
             os.fsdecode(name): os.fsdecode(value) for name, value in request.environment.items()
         }
         """That this process was begun with: its imports may have set more, which are none of its programs'."""
-        command = read_command(request.command)
+        command = parse_python_command(request.command)
         assert command is not None, "this process was forked"
         super().__init__(
             link,
@@ -58,7 +56,7 @@ class ProgramTemplate(ForkRequests):
         # Afterwards orphans go to the launcher again, which reaps them.
         process_conditions.take_in_orphans()
         try:
-            return self.begin(command, environment=environment, log=_STDOUT)
+            return self.begin(command, environment=environment, log=1)
         finally:
             process_conditions.take_in_orphans(False)
 
@@ -109,9 +107,7 @@ def fork_program_template(
     except OSError as error:
         ours.close()
         theirs.close()
-        os.write(
-            _STDERR, f"the programs are spawned: no process for their template ({error.strerror})\n".encode()
-        )
+        os.write(2, f"the programs are spawned: no process for their template ({error.strerror})\n".encode())
         return None
     if pid:
         theirs.close()
