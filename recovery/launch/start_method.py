@@ -77,6 +77,8 @@ class ProcessStarter:
         """Of this launcher at its begin: each start of a process is made under these, the first one and the later ones."""
         self._template: Template | None = None
         self._was_ready = False
+        self._was_refused = False
+        """The system had nothing for a template (descriptors, processes, memory): another one is made once it has something."""
         self._made = 0
         self._making: list[asyncio.Task[None]] = []
         """One for each template. Processes wait for the first one; while another is made they are spawned."""
@@ -150,7 +152,12 @@ class ProcessStarter:
                 reason=self._why_none,
                 next_step="Give --start_method=auto, which spawns what cannot be forked.",
             )
-        return self.strays.own(SpawnedChild(command, environment=environment, conditions=conditions, log=log))
+        child = SpawnedChild(command, environment=environment, conditions=conditions, log=log)
+        if may_fork and self._was_refused and self._plan is not None and self._made < _TEMPLATES_MAX:
+            console.say("a process could be begun, so the template is made again", style="yellow")
+            self._was_refused = False
+            self._making.append(asyncio.create_task(self._make_or_spawn(self._plan)))
+        return self.strays.own(child)
 
     def _conditions_on(self, cpus: Sequence[int]) -> process_conditions.Noted:
         noted = self._conditions
@@ -179,6 +186,7 @@ class ProcessStarter:
         try:
             await self._make(plan)
         except Exception as error:  # noqa: BLE001 - see above
+            self._was_refused = True
             self._spawn_because(f"the template cannot be made ({type(error).__name__}: {error})")
 
     async def _make(self, plan: TemplatePlan) -> None:
@@ -208,6 +216,7 @@ class ProcessStarter:
                 conditions=self._conditions_on(plan.cpus),
             )
         except OSError as error:
+            self._was_refused = True
             return f"the template process cannot be started ({error.strerror})"
         self.strays.keep(template.pid)
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import resource
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator
@@ -259,6 +260,29 @@ def test_a_template_that_ends_again_and_again_is_given_up(
         await spawned(begin(beginner, script))
 
     used(StartMethod.AUTO, plan(), use)
+
+
+def test_a_template_that_a_shortage_has_prevented_is_made_once_a_process_can_be_begun(
+    script: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def run() -> None:
+        beginner = ProcessStarter(StartMethod.AUTO, plan("colorsys"))
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+        try:
+            beginner.start()
+            await beginner.first_template()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        try:
+            assert "workers are spawned, not forked" in capsys.readouterr().out
+            await spawned(begin(beginner, script))
+            assert "the template is made again" in capsys.readouterr().out
+            await forked_at_last(beginner, script)
+        finally:
+            await beginner.end()
+
+    asyncio.run(run())
 
 
 LEAVES = """

@@ -1,7 +1,7 @@
 """What others see of a forked process in /proc: its command line and environment are those that it was begun with.
 
 Else `ps` and nvidia-smi name each of four workers `template_process.py`, and `pgrep -f train.py` finds none. The kernel reads both from the
-process's own memory, and is given their new place (prctl(2), PR_SET_MM_MAP; no privilege is needed): 0.1 ms a fork.
+process's own memory, and is given their new place (prctl(2), PR_SET_MM_MAP; no privilege is needed): 0.2 ms a fork.
 """
 
 from __future__ import annotations
