@@ -123,6 +123,30 @@ def test_what_is_not_imported_yet_is_not_there_yet(
     assert shown[0] == str([False] * 5)
 
 
+BY_HAND = """
+import importlib.util, sys
+def made(name, loader=lambda loader: loader):
+    spec = importlib.util.find_spec(name)
+    spec.loader = loader(spec.loader)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+third, loads = made('third'), made('loads', importlib.util.LazyLoader)
+import third as again, first
+print(again is third, third.seen, callable(loads.load_dotenv), loads.__name__, third.__spec__.loader.get_filename('third'))
+"""
+
+
+def test_what_is_imported_by_hand_or_when_it_is_used_is_the_loaded_module(
+    template: Template, packages: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(BY_HAND)
+    said, [shown] = both(template, packages, tmp_path, "train.py")
+    assert said == []
+    assert shown.startswith("True None True loads ")
+
+
 SAME = (
     "import first, os, json\nos.environ['A'] = '1'\nimport first, colorsys",
     "import third, os\nos.environ['A'] = '1'\nimport first, second, third.below",

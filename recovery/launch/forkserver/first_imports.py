@@ -75,15 +75,16 @@ class FirstImports(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None, /
     ) -> ModuleSpec | None:
-        if name not in self._waiting:
+        module = self._waiting.get(name)
+        if module is None:
             return None
-        spec = copy.copy(getattr(self._waiting[name], "__spec__", None) or ModuleSpec(name, None))
-        spec.loader = _Loader(self, spec.loader)
+        spec = copy.copy(getattr(module, "__spec__", None) or ModuleSpec(name, None))
+        spec.loader = _Loader(self, name, module)
         return spec
 
-    def bring_back(self, name: str) -> None:
+    def bring_back(self, name: str, module: ModuleType) -> None:
         """A module that waits is imported: it comes back with its package, and with those that this one uses."""
-        package, sys.modules[name] = name.partition(".")[0], self._waiting[name]
+        package, sys.modules[name] = name.partition(".")[0], module
         # What this process has forked goes on as it is.
         if os.getpid() == self._pid:
             self._compare(package)
@@ -95,8 +96,11 @@ class FirstImports(MetaPathFinder):
         while pending:
             coming |= pending
             pending = set[str]().union(*(self._imported.uses.get(each, ()) for each in pending)) - coming
-        for each in [each for each in self._waiting if each.partition(".")[0] in coming]:
-            sys.modules[each] = self._waiting.pop(each)
+        for each, waiting in list(self._waiting.items()):
+            if each.partition(".")[0] in coming:
+                sys.modules[each] = waiting
+                # Another thread may bring it back as well.
+                self._waiting.pop(each, None)
         if not self._waiting:
             sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
         self._found = self._state()
@@ -165,15 +169,23 @@ class FirstImports(MetaPathFinder):
 class _Loader(Loader):
     """Of a module that is loaded; who asks for its code or data, and does not import it, gets what its own loader says."""
 
-    def __init__(self, first: FirstImports, own: Any) -> None:
-        self._first, self._own = first, own
+    def __init__(self, first: FirstImports, name: str, loaded: ModuleType) -> None:
+        self._first, self._name, self._loaded = first, name, loaded
+        self._spec, self._own = getattr(loaded, "__spec__", None), getattr(loaded, "__loader__", None)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._own, name)
 
     @override
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return self._loaded
+
+    @override
     def exec_module(self, module: ModuleType) -> None:
-        self._first.bring_back(module.__name__)
+        # A package may have put something else than a module in its place.
+        with contextlib.suppress(AttributeError):
+            module.__spec__, module.__loader__ = self._spec, self._own
+        self._first.bring_back(self._name, module)
 
 
 def _environment() -> set[str]:
