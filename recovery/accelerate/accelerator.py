@@ -17,7 +17,8 @@ from recovery.accelerate import random_position
 from recovery.accelerate.random_position import DrawWatch, Generators, Saved
 from recovery.checkpoint.position import Position
 from recovery.errors import UsageError
-from recovery.torch import devices, own_generators, same_passes
+from recovery.torch import devices, module_names, outside_state_dict, own_generators, same_passes
+from recovery.torch.outside_folders import OutsideFolders
 from recovery.torch.random_state import restore_random_state
 from recovery.torch.session_interface import SessionInterface
 from recovery.training.current import current_session
@@ -57,6 +58,8 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # not installe
         session = current_session()
         self._progress = None if session is None else LoopProgress(session)
         self._plain_step, self._joins = 0, False
+        self._prepared: dict[int, tuple[Any, list[str]]] = {}
+        """By the id of a model: it in its wrapper, and what was frozen where that was made."""
         if session is None:
             return
         check_devices(session, self.device)
@@ -73,6 +76,25 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # not installe
                 reason="such a loader skips by itself, and accelerator.steps(loader) would skip again",
                 next_step="Leave it out: the position in the epoch is saved without it.",
             )
+
+    @override
+    def prepare_model(self, model: Any, *arguments: Any, **options: Any) -> Any:
+        """As Accelerate's."""
+        prepared = super().prepare_model(model, *arguments, **options)
+        bare = module_names.bare(prepared)
+        self._prepared.setdefault(id(bare), (prepared, outside_state_dict.frozen(bare)))
+        return prepared
+
+    def _outside(self) -> OutsideFolders:
+        models = [self._prepared.get(id(module_names.bare(one)), (one, [])) for one in self._models]
+        # A loop may prepare further ones, which no start has before it loads.
+        return OutsideFolders(
+            lambda: {
+                "model": [*(one for one, _ in models), *self._models[len(models) :]],
+                "optimizer": [one.optimizer for one in self._optimizers],
+            },
+            frozen=[names for _, names in models],
+        )
 
     def epochs(self, count: int) -> Iterator[int]:
         """`range(count)`, from the epoch in which training goes on; what was saved is loaded first. Prepare everything before.
@@ -92,12 +114,16 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # not installe
             yield from range(count)
             return
         progress.epochs = count
+        progress.outside = self._outside()
         folder = progress.session.resume_from
         if folder is not None:
-            self.load_state(str(folder))
             saved = random_position.read(folder, rank=progress.session.rank)
-            random_position.put_trainable(self._models, (saved or {}).get("trainable"))
+            outside = (saved or {}).get("outside", {})
+            progress.outside.make_room(outside)
+            self.load_state(str(folder))
+            progress.outside.put(outside)
             progress.stand(saved)
+        progress.outside.begin()
         check_end(progress.position, count, field="accelerator.epochs")
         with progress.session.loop():
             try:
@@ -193,7 +219,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # not installe
                 output_dir,
             )
             return saved
-        progress.write(Path(output_dir), trainable=random_position.trainable(self._models))
+        progress.write(Path(output_dir))
         # Rank 0 writes files that carry no rank: all are there when all have met.
         self.wait_for_everyone()
         rt.adopt_folder(progress.session, output_dir, keep=keep)
@@ -221,6 +247,8 @@ class LoopProgress:
         self._may_begin = False
         self._resumed: Saved | None = None
         self._draws = DrawWatch()
+        self.outside = OutsideFolders(dict)
+        """What of the prepared objects no folder has."""
 
     def stand(self, saved: Saved | None) -> None:
         """Go on where a folder was saved."""
@@ -300,8 +328,8 @@ class LoopProgress:
         """The epoch's last batch is used: what is saved from here on is gone on from in the next epoch."""
         self._in_steps, self._is_counted = False, True
 
-    def write(self, folder: Path, **more: Any) -> None:
-        """Write where this rank stands into a folder that is being saved, and what `more` it needs."""
+    def write(self, folder: Path) -> None:
+        """Write where this rank stands into a folder that is being saved."""
         within = self._in_steps
         random_position.write(
             folder,
@@ -310,5 +338,5 @@ class LoopProgress:
             batches=self._batches if within else 0,
             begun=self._begun,
             now=self._generators.state(),
-            **more,
+            outside=self.outside.take(),
         )

@@ -91,18 +91,6 @@ def _name(rank: int) -> str:
     return f"random_states_{rank}.pth"
 
 
-def trainable(models: list[Any]) -> list[dict[str, bool]]:
-    """Which parameters are trained: a loop may freeze some, or no longer, and no framework's folder says it."""
-    return [{name: one.requires_grad for name, one in model.named_parameters()} for model in models]
-
-
-def put_trainable(models: list[Any], saved: list[dict[str, bool]] | None) -> None:
-    """Put that back; None: an earlier release has not saved it."""
-    for model, flags in zip(models, saved or [], strict=False):
-        for name, parameter in model.named_parameters():
-            parameter.requires_grad_(flags.get(name, parameter.requires_grad))
-
-
 class DrawWatch:
     """Looks whether fetching a batch moves this process's generators, in the first steps of an entry."""
 

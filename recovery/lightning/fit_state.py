@@ -73,6 +73,8 @@ class FitState:
         self.saved = copied_to_host(saved)
         # Earlier releases have saved none.
         self._hooks.saved = self.saved.pop("hooks", None)
+        groups = [state["param_groups"] for state in payload["optimizer_states"]]
+        self._hooks.options = copied_to_host([[_without_params(group) for group in of] for of in groups])
         self.checkpoint_directories = {
             key: state["dirpath"]
             for key, state in payload["callbacks"].items()
@@ -131,6 +133,10 @@ class FitState:
             # At each save: a value that is unsafe could never be loaded.
             payloads.refuse_unsafe(name, value)
         return saved
+
+
+def _without_params(group: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in group.items() if name != "params"}
 
 
 def _take_logged(trainer: Trainer) -> dict[str, Any]:

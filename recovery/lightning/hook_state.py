@@ -1,8 +1,8 @@
 """What the hooks of an epoch's begin and end have set: a rollback into the epoch leaves them out, and to repeat one would do a part of it twice.
 
 Kept are numbers, text and tensors, in lists and dicts too, as attributes: of the module and of the user's callbacks wherever they change, of
-submodules, of the data and of the Trainer where such a hook changes them. Also `requires_grad`, the optimizers' groups of parameters, and the
-schedule of StochasticWeightAveraging. What changes and is none of these is named (`event=hook_state_not_kept`).
+submodules, of the data and of the Trainer where such a hook changes them. Also what no state_dict has, and the schedule of
+StochasticWeightAveraging. What changes and is none of these is named (`event=hook_state_not_kept`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from lightning.pytorch.callbacks import Checkpoint, ModelPruning, ProgressBar, S
 from torchmetrics import Metric
 
 from recovery.lightning.attribute_values import NotPlainError, Opaque, copied, is_on_device, mark, moved
+from recovery.torch.outside_folders import OutsideFolders
 
 _logger = logging.getLogger("recovery.lightning")
 
@@ -50,14 +51,18 @@ class HookState:
         self._kept: set[_Place] = set()
         self._named: set[_Place] = set()
         self._baseline: _Look | None = None
+        self._outside = OutsideFolders(dict)
         self.saved: dict[str, Any] | None = None
         """As `take` gave it, to be put back; None: training begins."""
+        self.options: list[list[dict[str, Any]]] = []
+        """Of each optimizer's groups, in the same checkpoint."""
 
     def begin_epoch(self, plain: Callable[[], None]) -> None:
         """Call what calls the hooks of an epoch's begin, or leaves them out where an epoch goes on; then they are made up for."""
         if self._baseline is None:
             # Every hook of the training's beginning has run: what it sets, it sets at each start.
             self._baseline = self._look(at_saves=True)
+            self._outside.begin()
             self._name_hooks()
         self.watch(plain)
         if self.saved is not None:
@@ -99,35 +104,23 @@ class HookState:
         module = self._trainer.lightning_module
         return {
             "attributes": attributes,
-            "requires_grad": {name: one.requires_grad for name, one in module.named_parameters()},
-            "groups": _groups(self._trainer),
+            "outside": self._outside.take(),
             "momenta": [
                 {name: one.momenta[inner] for name, inner in module.named_modules() if inner in one.momenta}
                 for one in _averaging(self._trainer)
             ],
         }
 
-    def put_groups(self) -> None:
-        """Give the optimizers the groups that hooks have added, before Lightning loads their states."""
-        if self.saved is None:
-            return
-        parameters = dict(self._trainer.lightning_module.named_parameters())
-        for optimizer, groups, here in zip(
-            self._trainer.optimizers, self.saved["groups"], _groups(self._trainer), strict=False
-        ):
-            names = [group["names"] for group in groups]
-            if names != [group["names"] for group in here] and all(
-                name in parameters for of_group in names for name in of_group
-            ):
-                optimizer.param_groups[:] = [
-                    {**copied(group["values"]), "params": [parameters[name] for name in group["names"]]}
-                    for group in groups
-                ]
+    def prepared(self) -> None:
+        """Lightning has module and optimizers, and loads the states of these next: they get the groups that hooks have added."""
+        trainer = self._trainer
+        self._outside = OutsideFolders(lambda: {"model": [trainer.model], "optimizer": trainer.optimizers})
+        if self.saved is not None:
+            self._outside.make_room(self.saved["outside"])
 
     def _put_back(self, saved: dict[str, Any]) -> None:
         trainer, holders = self._trainer, dict(self._holders())
-        for name, parameter in trainer.lightning_module.named_parameters():
-            parameter.requires_grad_(saved["requires_grad"].get(name, parameter.requires_grad))
+        self._outside.put(saved["outside"])
         attributes: dict[_Place, dict[str, Any]] = saved["attributes"]
         modules = dict(trainer.lightning_module.named_modules())
         for callback, momenta in zip(_averaging(trainer), saved["momenta"], strict=False):
@@ -137,11 +130,12 @@ class HookState:
         for (key, name), kept in attributes.items():
             if key in holders:
                 device = trainer.strategy.root_device if kept["on_device"] else torch.device("cpu")
-                _set(holders[key], name, moved(kept["value"], device))
+                # No property or `__setattr__` of the user's runs: it would do again what the hook has done.
+                vars(holders[key])[name] = moved(kept["value"], device)
         # The schedule that was begun has set others.
-        for optimizer, groups in zip(trainer.optimizers, saved["groups"], strict=False):
-            for group, of in zip(optimizer.param_groups, groups, strict=False):
-                group.update(copied(of["values"]))
+        for optimizer, options in zip(trainer.optimizers, self.options, strict=False):
+            for group, of in zip(optimizer.param_groups, options, strict=False):
+                group.update(of)
         self._kept |= set(attributes)
 
     def _holders(self, *, at_saves: bool = False) -> Iterator[tuple[str, Any]]:
@@ -219,16 +213,6 @@ def _attributes(holder: Any, *, with_objects: bool = True) -> Iterator[tuple[str
             yield f"{name}.__dict__", Opaque(mark(vars(value)))
     if is_module:
         yield _STRUCTURE, Opaque([list(vars(holder)[part]) for part in _PARTS])
-        unsaved = holder._non_persistent_buffers_set  # noqa: SLF001 - torch has no public name for it
-        yield from ((name, holder._buffers[name]) for name in unsaved)  # noqa: SLF001 - as above
-
-
-def _set(holder: Any, name: str, value: Any) -> None:
-    """No property or `__setattr__` of the user's runs: it would do again what the hook has done."""
-    place = vars(holder)
-    if isinstance(holder, torch.nn.Module) and name in holder._non_persistent_buffers_set:  # noqa: SLF001 - as above
-        place = holder._buffers  # noqa: SLF001 - as above
-    place[name] = value
 
 
 def _of_data(key: str, loader: Any) -> Iterator[tuple[str, Any]]:
@@ -265,21 +249,6 @@ def _users_hooks(key: str, holder: Any) -> Iterator[str]:
 
 def _key(trainer: Trainer, callback: Any) -> str:
     return f"{type(callback).__qualname__}_{trainer.callbacks.index(callback)}"
-
-
-def _groups(trainer: Trainer) -> list[list[dict[str, Any]]]:
-    """Of each optimizer, and in each group the names of the module's parameters; one of none has no name."""
-    names = {id(parameter): name for name, parameter in trainer.lightning_module.named_parameters()}
-    return [
-        [
-            {
-                "names": [names.get(id(parameter), "") for parameter in group["params"]],
-                "values": copied({name: value for name, value in group.items() if name != "params"}),
-            }
-            for group in optimizer.param_groups
-        ]
-        for optimizer in trainer.optimizers
-    ]
 
 
 def _averaging(trainer: Trainer) -> list[StochasticWeightAveraging]:

@@ -183,7 +183,7 @@ class Trainer(PlainTrainer):  # type: ignore[misc]  # Lightning is not there whe
     def loads(self) -> None:
         """Lightning has the optimizers, and loads their states next."""
         assert self._hooks is not None, "fit has made it"
-        self._hooks.put_groups()
+        self._hooks.prepared()
 
     def loaded(self) -> None:
         """Lightning has loaded its part, and stands before the first batch."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -23,24 +23,20 @@ class AsBuilt:
         self.options = overrides.built(dict(_bare(parts)))
         self._shapes: dict[tuple[str, int], dict[str, str]] = {}
         self._groups: dict[tuple[str, int], list[outside_state_dict.Group]] = {}
+        self._counts = {part: len(items) for part, items in parts.items()}
         trained = outside_state_dict.trained(parts)
         self._known = frozenset(trained)
         for part, number, item in outside_state_dict.items_of(parts):
             if isinstance(item, torch.optim.Optimizer):
                 self._groups[part, number] = outside_state_dict.groups_of(item, trained)
             elif isinstance(item, torch.nn.Module):
-                self._shapes[part, number] = _shapes(module_names.state_of(item))
+                self._shapes[part, number] = _shapes(item)
 
-    def compare(self, parts: outside_state_dict.Parts, states: Mapping[str, Sequence[Any]]) -> None:
-        """At a save: say once what a start could not load into what it builds.
-
-        Args:
-            parts: as they are now.
-            states: of the parts, as they are saved.
-        """
+    def compare(self, parts: outside_state_dict.Parts) -> None:
+        """At a save: say once what a start could not load into what it builds. `parts` are as they are now."""
         if self._is_said:
             return
-        found = self._of_modules(states) or self._of_optimizers(parts)
+        found = self._of_counts(parts) or self._of_modules(parts) or self._of_optimizers(parts)
         if found:
             self._is_said = True
             _logger.warning(
@@ -49,9 +45,19 @@ class AsBuilt:
                 found,
             )
 
-    def _of_modules(self, states: Mapping[str, Sequence[Any]]) -> str:
-        for (part, number), built in self._shapes.items():
-            now = _shapes(states[part][number])
+    def _of_counts(self, parts: outside_state_dict.Parts) -> str:
+        now = {part: len(items) for part, items in parts.items()}
+        other = next((part for part in now if now[part] != self._counts.get(part)), None)
+        return (
+            other
+            and f"{other} were {self._counts.get(other, 0)} objects where training began, and are {now[other]}"
+        ) or ""
+
+    def _of_modules(self, parts: outside_state_dict.Parts) -> str:
+        for part, number, item in outside_state_dict.items_of(parts):
+            if (part, number) not in self._shapes:
+                continue
+            built, now = self._shapes[part, number], _shapes(item)
             for name in [*built, *(name for name in now if name not in built)]:
                 before, here = built.get(name), now.get(name)
                 if before != here and "lazy" not in (before, here):
@@ -79,11 +85,19 @@ def _bare(parts: outside_state_dict.Parts) -> Iterator[tuple[str, list[Any]]]:
         yield part, [module_names.bare(item) for item in items]
 
 
-def _shapes(state: Any) -> dict[str, str]:
+def _shapes(item: torch.nn.Module) -> dict[str, str]:
+    """Of what its state_dict has: to ask for that itself is a collective where it is spread over ranks."""
+    named: dict[str, Any] = dict(item.named_parameters(remove_duplicate=False))
+    kept = {place.name for place in outside_state_dict.buffers_of(item) if place.persistent}
+    named |= {
+        name: buffer
+        for name, buffer in item.named_buffers(remove_duplicate=False)
+        if module_names.plain(name) in kept
+    }
+    plain = module_names.plain_names(named)
     return {
-        str(name): "lazy"
+        plain[name]: "lazy"
         if is_lazy(value)
         else f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
-        for name, value in state.items()
-        if isinstance(value, torch.Tensor)
+        for name, value in named.items()
     }

@@ -79,6 +79,8 @@ def take(parts: Parts) -> dict[str, list[dict[str, Any]]]:
 def make_room(parts: Parts, saved: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     """Before anything is loaded: add the parameter groups that training had added, and give expanded buffers memory of their own.
 
+    The program may add such a group again.
+
     Raises:
         CheckpointStateError: an optimizer trains other parameters, or in another order: each would be given what belongs to another.
     """
@@ -248,12 +250,34 @@ def _add_groups(
         # Its options and the names of its parameters come with the state.
         params = [(key[2], of_parts[key]) if named else of_parts[key] for key in group]
         optimizer.add_param_group({"params": params})
+    _expect_again(name, optimizer, [group["params"] for group in optimizer.param_groups[-len(groups) :]])
     _logger.info(
         "event=param_groups_added part=%s %d groups of the checkpoint that training had added, with %d parameters",
         name,
         len(groups),
         sum(map(len, groups)),
     )
+
+
+def _expect_again(name: str, optimizer: torch.optim.Optimizer, added: list[list[torch.Tensor]]) -> None:
+    """Let a program that goes on in the epoch at whose begin it adds a group add it once more: it is there already."""
+    add, expected = optimizer.add_param_group, [[id(one) for one in params] for params in added]
+
+    def add_if_new(group: dict[str, Any]) -> None:
+        given = group["params"]
+        given = [given] if isinstance(given, torch.Tensor) else list(given)
+        ids = [id(one[1] if isinstance(one, tuple) else one) for one in given]
+        if ids not in expected:
+            add({**group, "params": given})
+            return
+        expected.remove(ids)
+        _logger.info(
+            "event=param_group_kept part=%s a group of %d parameters is added again: it has come with the checkpoint, and stays as it is",
+            name,
+            len(ids),
+        )
+
+    setattr(optimizer, "add_param_group", add_if_new)  # noqa: B010 - of this object
 
 
 # --- buffers -----------------------------------------------------------------------------------------------------------

@@ -310,7 +310,7 @@ class TrainState:
         }
         self._check_schedules()
         if self._built is not None:
-            self._built.compare(self._parts, parts)
+            self._built.compare(self._parts)
         gradients = {"gradients": self._take_gradients()} if self._saves_gradients else {}
         outside = outside_state_dict.take(self._parts)
         taken = spread.split({"parts": parts, OUTSIDE: outside, **gradients})

@@ -14,7 +14,8 @@ import recovery.torch as rt
 from recovery.accelerate import random_position
 from recovery.accelerate.random_position import DrawWatch, Generators, Saved
 from recovery.errors import UsageError
-from recovery.torch import own_generators, same_passes
+from recovery.torch import outside_state_dict, own_generators, same_passes
+from recovery.torch.outside_folders import OutsideFolders
 from recovery.training.session import Session
 
 
@@ -35,6 +36,8 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # not installed where types
         self.draws, self.is_first_fetch = DrawWatch(), True
         self._epoch = self._updates = 0
         """The epoch that trains, 0-based, and steps of it."""
+        self.outside = OutsideFolders(dict)
+        """What no folder has of what was prepared."""
         self._resumed: Saved | None = None
         self._generators = Generators(None)
         self._begun: Saved = {}
@@ -67,10 +70,21 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # not installed where types
         self._epoch, self._updates, self._resumed = epoch - 1, updates, resumed
         self._goes_on, self._stops = True, stops
 
+    def note_prepared(self) -> None:
+        """Model and optimizer are as training will have them."""
+        trainer = self._trainer
+
+        def parts() -> dict[str, list[Any]]:
+            optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
+            return {"model": [trainer.model_wrapped], "optimizer": [optimizer]}
+
+        self.outside = OutsideFolders(parts, frozen=[outside_state_dict.frozen(trainer.model)])
+
     @override
     def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Have the next line of the loss be the mean of as many steps as in a training that nothing happened to."""
         self._session.total_steps = max(0, state.max_steps)
+        self.outside.begin()
         if self._resumed is not None:
             trainer = self._trainer
             trainer._tr_loss = self._resumed["loss"].to(args.device)  # noqa: SLF001 - its folders do not hold them
@@ -95,7 +109,7 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # not installed where types
             same_passes.check(same_passes.length_of(loader), epoch=self._epoch)
 
     def _go_on(self, resumed: Saved, loader: Any, control: Any) -> None:
-        random_position.put_trainable([self._trainer.model], resumed.get("trainable"))
+        self.outside.put(resumed.get("outside", {}))
         fetches = self._updates and not resumed.get("is_closing")
         # The Trainer puts back those of the save itself behind the first fetch of an epoch that goes on.
         self._generators.restore(resumed["begun" if fetches else "now"])
@@ -150,7 +164,7 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # not installed where types
             begun=self._begun,
             now=self._generators.state(),
             is_closing=self._steps_are_over,
-            trainable=random_position.trainable([trainer.model]),
+            outside=self.outside.take(),
             # At its last step every training stops; more may be asked for at the next start.
             is_over=bool(control.should_training_stop and state.global_step < state.max_steps),
             loss=trainer._tr_loss.detach().cpu(),  # noqa: SLF001 - as above

@@ -125,6 +125,20 @@ class Recovered:
         go_on_in_tensorboard(self.callback_handler.callbacks, session, self.args.output_dir, purge_step)
         return epoch, batches
 
+    def create_scheduler(self, *options: Any, **named: Any) -> Any:
+        """Note what was prepared: the Trainer makes schedules behind it, and loads next."""
+        parent: Any = super()
+        if self._recovery is not None:
+            self._recovery[1].note_prepared()
+        return parent.create_scheduler(*options, **named)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Add the groups of parameters that training had added before."""
+        parent: Any = super()
+        if self._recovery is not None and self._resumed:
+            self._recovery[1].outside.make_room(self._resumed.get("outside", {}))
+        parent._load_optimizer_and_scheduler(checkpoint)  # noqa: SLF001 - its own
+
     def get_batch_samples(self, *options: Any, **named: Any) -> Any:
         """Fetch a step's batches, and look whether that draws."""
         parent: Any = super()

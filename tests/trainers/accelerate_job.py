@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 import recovery.accelerate
 from recovery.accelerate import Accelerator, current_session
 from tests.trainers.tiny_training import (
+    ADDS,
     SAMPLES,
     UNFREEZES,
     Net,
@@ -45,17 +46,19 @@ def main() -> None:
         else DataLoader(Samples(SAMPLES), batch_size=4, shuffle=True, num_workers=NUM_WORKERS)
     )
     evaluation = DataLoader(Samples(20, first=1_000), batch_size=4)
-    optimizer = torch.optim.AdamW(net.parameters(), lr=0.05)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.99**step)
+    optimizer = torch.optim.AdamW(net.trained(), lr=0.05)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
     model, optimizer, train, evaluation, schedule = accelerator.prepare(
         net, optimizer, train, evaluation, schedule
     )
 
-    net.layers[0].requires_grad_(not UNFREEZES)
+    net.layers[0].requires_grad_(not UNFREEZES and not ADDS)
     step = session.step if session else 0
     for epoch in accelerator.epochs(EPOCHS):
         model.train()
-        if epoch == 1:
+        if epoch == 1 and ADDS:
+            net.add_to(optimizer)
+        elif epoch == 1:
             net.layers[0].requires_grad_(True)
         for step, batch in accelerator.steps(train):
             total = 0 if STREAM else EPOCHS * len(train)

@@ -52,6 +52,8 @@ CASES: dict[str, tuple[str, dict[str, str], int]] = {
         {"JOB_UNFREEZES": "1", "JOB_EPOCHS": "3"},
         40,
     ),
+    "where the epoch before has added a group": ("step@44", {"JOB_ADDS": "1", "JOB_EPOCHS": "3"}, 40),
+    "where this epoch has added a group": ("step@28", {"JOB_ADDS": "1"}, 25),
     "with loader workers": ("step@28", {"JOB_NUM_WORKERS": "1"}, 25),
 }
 

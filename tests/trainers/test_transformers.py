@@ -80,6 +80,12 @@ CASES = {
         {**arguments(ddp_find_unused_parameters=True), "JOB_UNFREEZES": "1"},
         25,
     ),
+    "where the epoch before has added a group": (
+        "step@44",
+        {**arguments(num_train_epochs=3), "JOB_ADDS": "1"},
+        40,
+    ),
+    "where this epoch has added a group": ("step@28", {**arguments(), "JOB_ADDS": "1"}, 25),
     "with loader workers": ("step@13", arguments(dataloader_num_workers=1), 10),
 }
 

@@ -21,11 +21,15 @@ SAMPLES = int(os.environ.get("JOB_SAMPLES", "150"))
 """Of two ranks with batches of 4: 19 batches an epoch, the last one ragged."""
 HELD = os.environ.get("JOB_HELD", "")
 """`step@12`: where the first generation waits for the file `go_on`; each rank leaves a file `at_<rank>` there."""
+HELD_STEP = int(os.environ.get("JOB_HELD_STEP", "0"))
+"""A step that does not end before the file `go_on` is there, in any generation."""
 STEP_MS = int(os.environ.get("JOB_STEP_MS", "0"))
 DRAWS = os.environ.get("JOB_DRAWS") == "1"
 """Fetching a sample draws."""
 UNFREEZES = os.environ.get("JOB_UNFREEZES") == "1"
 """The first layer is trained from the second epoch on."""
+ADDS = os.environ.get("JOB_ADDS") == "1"
+"""So it is, and its optimizer has it from then on, in a group of its own. DistributedDataParallel is made while it is frozen."""
 
 
 def sample(index: int) -> dict[str, Any]:
@@ -69,12 +73,24 @@ class Net(nn.Module):
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 2))
         self.seen: list[int] = []
+        self.layers[0].requires_grad_(not ADDS)
+        self.register_buffer("steps", torch.zeros(1), persistent=False)
+
+    def trained(self) -> list[nn.Parameter]:
+        """What an optimizer is given at first."""
+        return [parameter for parameter in self.parameters() if parameter.requires_grad]
+
+    def add_to(self, optimizer: torch.optim.Optimizer) -> None:
+        """At the begin of the second epoch."""
+        self.layers[0].requires_grad_(True)
+        optimizer.add_param_group({"params": self.layers[0].parameters(), "lr": 0.02})
 
     @override
     def forward(self, ids: torch.Tensor, rows: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
         if self.training:
             self.seen += ids.tolist()
-        logits = self.layers(rows)
+            self.get_buffer("steps").add_(1)
+        logits = self.layers(rows) * (1 + 0.001 * self.get_buffer("steps"))
         return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
 
 
@@ -95,6 +111,9 @@ def note(session: recovery.Session | None, step: int, net: Net) -> None:
     log(session, "samples", step, net.seen)
     net.seen = []
     time.sleep(STEP_MS / 1000)
+    while session is not None and step == HELD_STEP and not Path("go_on").exists():
+        session.check()
+        time.sleep(0.02)
 
 
 def hold(session: recovery.Session | None, place: str, step: int) -> None:

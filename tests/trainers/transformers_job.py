@@ -12,7 +12,18 @@ from typing_extensions import override
 
 import recovery.transformers
 from recovery.transformers import Trainer, current_session
-from tests.trainers.tiny_training import SAMPLES, UNFREEZES, Net, Samples, Stream, enter, finish, hold, note
+from tests.trainers.tiny_training import (
+    ADDS,
+    SAMPLES,
+    UNFREEZES,
+    Net,
+    Samples,
+    Stream,
+    enter,
+    finish,
+    hold,
+    note,
+)
 
 ARGUMENTS: dict[str, Any] = json.loads(os.environ.get("JOB_ARGUMENTS", "{}"))
 """More of TrainingArguments."""
@@ -41,11 +52,13 @@ class Watched(TrainerCallback):  # type: ignore[misc]  # not installed where typ
 
     @override
     def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        self.net.layers[0].requires_grad_(not UNFREEZES)
+        self.net.layers[0].requires_grad_(not UNFREEZES and not ADDS)
 
     @override
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        if state.epoch == 1:
+        if int(state.epoch) == 1 and ADDS:
+            self.net.add_to(others["optimizer"])
+        elif state.epoch == 1:
             self.net.layers[0].requires_grad_(True)
 
     @override
@@ -91,8 +104,11 @@ def main() -> None:
         "use_cpu": True,
         **ARGUMENTS,
     }
+    optimizer = torch.optim.AdamW(net.trained(), lr=0.05) if ADDS else None
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99) if optimizer is not None else None
     trainer = Trainer(
         model=net,
+        optimizers=(optimizer, schedule),
         args=TrainingArguments(**arguments),
         train_dataset=Stream(STREAM) if STREAM else Sized(SAMPLES) if LENGTHS else Samples(SAMPLES),
         eval_dataset=Samples(20, first=1_000),
@@ -105,6 +121,8 @@ def main() -> None:
     history = [
         {name: value for name, value in line.items() if not any(part in name for part in _NOT_OF_TRAINING)}
         for line in trainer.state.log_history
+        # Ranks whose gradients differ have other lines, and the Trainer's folders have those of rank 0.
+        if not ADDS or trainer.is_world_process_zero()
     ]
     finish(session, net, trainer.state.global_step, trainer.state.best_global_step, history)
 
