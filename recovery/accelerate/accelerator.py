@@ -161,7 +161,10 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # not installe
             same_passes.check(same_passes.length_of(loader), epoch=progress.epoch)
         if hasattr(loader, "set_epoch"):
             loader.set_epoch(progress.epoch)
-        batches = iter(self.skip_first_batches(loader, skipped) if skipped else loader)
+        batches = progress.drawn_again(skipped) if skipped else None
+        if batches is None:
+            # By name, as Accelerate's own loaders do it: of a stream it is watched there.
+            batches = (self.skip_first_batches(loader, skipped) if skipped else loader).__iter__()
         while True:
             progress.before_fetch()
             try:
@@ -286,7 +289,7 @@ class LoopProgress:
         self._may_begin = False
         self._tell_end(loader)
         if self._generators.loader is not loader:
-            self._generators = Generators(loader)
+            self._generators = Generators(loader, field="accelerator.steps")
         generators = self._generators
         if self._resumed is not None and self._batches:
             generators.restore(self._resumed["begun"])
@@ -296,6 +299,10 @@ class LoopProgress:
         self._begun = generators.state()
         self._in_steps, self._is_first, self._is_counted = True, True, True
         return self._batches
+
+    def drawn_again(self, skipped: int) -> Iterator[Any] | None:
+        """What follows so many batches of the loader; None: they can be left out."""
+        return self._generators.drawn_again((self._resumed or {}).get("now", {}), skipped)
 
     def _tell_end(self, loader: Any) -> None:
         """With which step training ends, for people, where the epochs that are left are as long as this one."""

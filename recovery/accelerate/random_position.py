@@ -12,14 +12,17 @@ Three facts of Accelerate 1.15 and transformers 5.24 shape this file.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import random  # noqa: TID251 - its state is looked at, nothing is drawn
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from recovery.accelerate.stream_watch import StreamWatch
 from recovery.torch.random_state import capture_random_state, restore_random_state
 from recovery.torch.sampler_counters import SamplerCounters, samplers_of
 
@@ -32,14 +35,26 @@ Saved = dict[str, Any]
 class Generators:
     """The random generators that decide an epoch: the process's, and those of the loader that it is drawn by (fact 3)."""
 
-    def __init__(self, loader: Any) -> None:
-        """Look at the prepared loader that the epochs are taken from, before the first one."""
+    def __init__(self, loader: Any, field: str = "loader") -> None:
+        """Look at the prepared loader that the epochs are taken from, before the first one; `field` is where the user has given its data."""
         self.loader, self._counters = loader, SamplerCounters(loader)
+        self._stream = StreamWatch(loader, field)
 
     def state(self) -> Saved:
         """Say where they stand."""
         own = {place: generator.get_state() for place, generator in self._of_loader().items()}
-        return {"process": capture_random_state(), "loader": own, "counted": self._counters.state()}
+        counted, stream = self._counters.state(), self._stream.place()
+        return {"process": capture_random_state(), "loader": own, "counted": counted, "stream": stream}
+
+    def drawn_again(self, position: Saved, skipped: int) -> Iterator[Any] | None:
+        """Of a stream, in which nothing can be left out unread: the batches behind so many; it is compared with what was drawn in that `position`.
+
+        None: it is none.
+        """
+        if not self._stream.is_stream:
+            return None
+        self._stream.expect(position.get("stream", {"count": skipped, "digest": ""}))
+        return itertools.islice(self.loader.__iter__(), skipped, None)
 
     def restore(self, state: Saved, *, with_process: bool = True) -> None:
         """Put back what `state` gave, those of the process too if asked. One that is not made yet takes its seed from the epoch's number."""

@@ -6,6 +6,7 @@ No code of the user's is asked whether its stream repeats, and nobody else knows
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
 import sys
 from collections.abc import Iterator, Mapping
@@ -39,11 +40,20 @@ class Received:
     def draw_again(
         self, batches: Iterator[Any], count: int, *, of: str, field: str = "loader"
     ) -> Iterator[Any]:
-        """Draw what was received, drop it, and give what follows.
+        """Draw what was received, drop it, and give what follows; arguments and errors are those of `compared`."""
+        batches = self.compared(batches, count, of=of, field=field)
+        for _ in range(count):
+            next(batches)
+        return batches
+
+    def compared(
+        self, batches: Iterator[Any], count: int, *, of: str, field: str = "loader"
+    ) -> Iterator[Any]:
+        """Give all of a pass that is drawn again, and compare what was received, with its last batch.
 
         Args:
             batches: of the pass, from its begin.
-            count: how many were received.
+            count: how many were received; 0: the pass begins.
             of: which pass of what, for people.
             field: where the user has given it.
 
@@ -51,22 +61,32 @@ class Received:
             CheckpointStateError: there are fewer, or they are not those that were received.
         """
         before, self.digest = self.digest, ""
-        batches = self._noted(batches)
-        for _ in range(count):
-            if next(batches, self) is self:
+        return itertools.chain(
+            self._again(self._noted(batches), count, before, of, field), self._noted(batches)
+        )
+
+    def _again(self, batches: Iterator[Any], count: int, before: str, of: str, field: str) -> Iterator[Any]:
+        for number in range(1, count + 1):
+            batch = next(batches, self)
+            if batch is self:
                 raise CheckpointStateError(
                     field=field,
                     reason=f"{of} ended before batch {count}, where the checkpoint stands",
                     next_step="Give the data that the checkpoint was made with.",
                 )
-        if count and not before:
+            if number == count:
+                self._compare(before, count, of, field)
+            yield batch
+
+    def _compare(self, before: str, count: int, of: str, field: str) -> None:
+        if not before:
             _logger.info(
                 "event=stream_not_compared batches=%d of %s were drawn again, and what this rank had received is known nowhere (a file of an earlier release,"
                 " or a rank that live rollback has replaced)",
                 count,
                 of,
             )
-        if count and before not in ("", self.digest):
+        elif before != self.digest:
             raise CheckpointStateError(
                 field=field,
                 reason=f"{of} does not repeat itself: drawn again, its first {count} batches are not those that the loop has received, so that samples"
@@ -74,7 +94,6 @@ class Received:
                 next_step="Let what it draws follow from torch's, numpy's or Python's own generators, or from set_epoch; or, for a ResumableLoader, give it"
                 " state_dict and load_state_dict, which are used instead. A checkpoint between two epochs fits as it is.",
             )
-        return batches
 
     def _noted(self, batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # not installed where types
         updates_per_epoch: steps of an epoch.
         draws: looks at what fetching draws.
         is_first_fetch: nothing of this epoch was fetched yet.
+        drawn_again: the rest of an epoch of a stream that goes on, which the Trainer would not compare; None: it fetches by itself.
     """
 
     def __init__(self, trainer: Any, session: Session, *, keep: int | None) -> None:
@@ -34,6 +36,7 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # not installed where types
         self._trainer, self._session, self._keep = trainer, session, keep
         self.num_epochs = self.updates_per_epoch = 0
         self.draws, self.is_first_fetch = DrawWatch(), True
+        self.drawn_again: Iterator[Any] | None = None
         self._epoch = self._updates = 0
         """The epoch that trains, 0-based, and steps of it."""
         self.outside = OutsideFolders(dict)
@@ -94,13 +97,14 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # not installed where types
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         self._epoch += 1
         self._epoch_is_over, self._steps_are_over, self.is_first_fetch = False, False, True
+        self.drawn_again = None
         resumed, self._resumed = self._resumed, None
         if not self._goes_on:
             self._updates = 0
         self._goes_on = False
         loader = others["train_dataloader"]
         if self._generators.loader is not loader:
-            self._generators = Generators(loader)
+            self._generators = Generators(loader, field="train_dataset")
         if resumed is not None:
             self._go_on(resumed, loader, control)
         self._begun = self._generators.state()
@@ -115,6 +119,7 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # not installed where types
         self._generators.restore(resumed["begun" if fetches else "now"])
         if fetches:
             tell_epoch(loader, self._epoch)
+            self.drawn_again = self._generators.drawn_again(resumed["now"], resumed["batches"])
         else:
             # They were loaded as they were in the save, and no step is to follow that would clear them.
             control.should_save = control.should_log = control.should_evaluate = False

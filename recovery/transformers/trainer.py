@@ -139,14 +139,14 @@ class Recovered:
             self._recovery[1].outside.make_room(self._resumed.get("outside", {}))
         parent._load_optimizer_and_scheduler(checkpoint)  # noqa: SLF001 - its own
 
-    def get_batch_samples(self, *options: Any, **named: Any) -> Any:
+    def get_batch_samples(self, epoch_iterator: Any, *options: Any, **named: Any) -> Any:
         """Fetch a step's batches, and look whether that draws."""
         parent: Any = super()
         if self._recovery is None:
-            return parent.get_batch_samples(*options, **named)
+            return parent.get_batch_samples(epoch_iterator, *options, **named)
         steps = self._recovery[1]
         steps.draws.before_fetch(is_first=steps.is_first_fetch)
-        fetched = parent.get_batch_samples(*options, **named)
+        fetched = parent.get_batch_samples(steps.drawn_again or epoch_iterator, *options, **named)
         steps.draws.after_fetch()
         steps.is_first_fetch = False
         return fetched
