@@ -16,7 +16,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.trainer.connectors.logger_connector.result import _Metadata, _ResultMetric, _Sync
 from torchmetrics import Metric
 
-from recovery.lightning import logger_files
+from recovery.lightning import logger_files, pruned_weights
 from recovery.lightning.hook_state import HookState
 from recovery.torch import gradients, mapped_file, restored
 from recovery.torch import payload as payloads
@@ -129,6 +129,7 @@ class FitState:
                 if hasattr(callback, "_last_global_step_saved")
             },
         }
+        pruned_weights.as_built(saved["state_dict"], saved[_OURS]["hooks"]["pruned"])
         for name, value in saved.items():
             # At each save: a value that is unsafe could never be loaded.
             payloads.refuse_unsafe(name, value)

@@ -14,10 +14,12 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint, ModelPruning, ProgressBar, StochasticWeightAveraging
+from lightning.pytorch.callbacks import Checkpoint, ProgressBar, StochasticWeightAveraging
 from torchmetrics import Metric
 
+from recovery.lightning import pruned_weights
 from recovery.lightning.attribute_values import NotPlainError, Opaque, copied, is_on_device, mark, moved
+from recovery.torch import outside_state_dict
 from recovery.torch.outside_folders import OutsideFolders
 
 _logger = logging.getLogger("recovery.lightning")
@@ -33,7 +35,6 @@ _OF_LOOPS = {
 }
 _OF_DATA = ("dataset", "sampler", "batch_sampler", "collate_fn")
 _STRUCTURE = "(parameters, buffers, modules or forward hooks)"
-_PARTS = ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks")
 _FRAMEWORKS = frozenset({"torch", "lightning", "torchmetrics", "recovery", "numpy"})
 
 _Place = tuple[str, str]
@@ -77,13 +78,6 @@ class HookState:
                 "attributes of module, callbacks, data and Trainer are kept. Whatever else they do belongs into on_train_batch_start",
                 ",".join(hooks),
             )
-        for callback in self._trainer.callbacks:
-            if isinstance(callback, ModelPruning):
-                _logger.warning(
-                    "event=hook_state_not_kept attribute=%s.masks reason='Lightning leaves them out of its checkpoints': weights that were pruned are "
-                    "trained again behind a rollback. Prune behind the training, or in a loop whose state holds the masks",
-                    type(callback).__qualname__,
-                )
 
     def watch(self, hooks: Callable[[], None]) -> None:
         """Call what calls such hooks, and note what they change."""
@@ -102,9 +96,11 @@ class HookState:
             except NotPlainError:
                 self._name((key, name), holders[key], value)
         module = self._trainer.lightning_module
+        pruned = pruned_weights.take(self._trainer)
         return {
             "attributes": attributes,
-            "outside": self._outside.take(),
+            "outside": self._outside.take(is_compared=not pruned),
+            "pruned": pruned,
             "momenta": [
                 {name: one.momenta[inner] for name, inner in module.named_modules() if inner in one.momenta}
                 for one in _averaging(self._trainer)
@@ -113,8 +109,13 @@ class HookState:
 
     def prepared(self) -> None:
         """Lightning has module and optimizers, and loads the states of these next: they get the groups that hooks have added."""
-        trainer = self._trainer
-        self._outside = OutsideFolders(lambda: {"model": [trainer.model], "optimizer": trainer.optimizers})
+        trainer, module = self._trainer, self._trainer.lightning_module
+        frozen = [outside_state_dict.frozen(module)]
+        if self.saved is not None:
+            pruned_weights.put(trainer, self.saved["pruned"])
+        self._outside = OutsideFolders(
+            lambda: {"model": [trainer.model], "optimizer": trainer.optimizers}, frozen=frozen, is_whole=True
+        )
         if self.saved is not None:
             self._outside.make_room(self.saved["outside"])
 
@@ -202,7 +203,8 @@ class HookState:
 
 def _attributes(holder: Any, *, with_objects: bool = True) -> Iterator[tuple[str, Any]]:
     is_module = isinstance(holder, torch.nn.Module)
-    left_out = _OF_MODULE if isinstance(holder, LightningModule) else _OF_TORCH if is_module else ()
+    left_out = {*(_OF_MODULE if isinstance(holder, LightningModule) else _OF_TORCH if is_module else ())}
+    left_out.update(pruned_weights.names_of(holder) if is_module else ())
     only = _OF_LOOPS.get(type(holder).__name__)
     for name, value in vars(holder).items():
         is_own = name in only if only else not (isinstance(holder, Trainer) and name.startswith("_"))
@@ -212,7 +214,7 @@ def _attributes(holder: Any, *, with_objects: bool = True) -> Iterator[tuple[str
         if with_objects and _is_users(value) and not isinstance(holder, Trainer):
             yield f"{name}.__dict__", Opaque(mark(vars(value)))
     if is_module:
-        yield _STRUCTURE, Opaque([list(vars(holder)[part]) for part in _PARTS])
+        yield _STRUCTURE, Opaque(pruned_weights.structure(holder))
 
 
 def _of_data(key: str, loader: Any) -> Iterator[tuple[str, Any]]:

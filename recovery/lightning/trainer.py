@@ -183,6 +183,11 @@ class Trainer(PlainTrainer):  # type: ignore[misc]  # Lightning is not there whe
     def loads(self) -> None:
         """Lightning has the optimizers, and loads their states next."""
         assert self._hooks is not None, "fit has made it"
+        assert self._state is not None, "fit has made it"
+        if self._state.path is not None and isinstance(self.strategy, DDPStrategy):
+            # DistributedDataParallel has sent rank 0's module to all, and ranks may differ: it averages nothing of what was frozen when it was made.
+            saved = self._checkpoint_connector._loaded_checkpoint  # noqa: SLF001 - nothing public tells
+            self.strategy.load_model_state_dict(saved, strict=self.lightning_module.strict_loading)
         self._hooks.prepared()
 
     def loaded(self) -> None:

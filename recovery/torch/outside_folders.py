@@ -21,7 +21,7 @@ _OWN = "own"
 """Of an entry: tensors that differ between ranks, where a folder has one rank's."""
 _DIFFER = (
     "event=weights_differ_between_ranks %d parameters (%s, ...) were frozen when DistributedDataParallel was made, which averages no gradients of them: "
-    "each rank trains them apart, with and without recovery, and each rank's are kept. Freeze behind prepare(), with find_unused_parameters"
+    "each rank trains them apart, with and without recovery, and each rank's are kept. Freeze them behind that, with find_unused_parameters"
 )
 
 
@@ -29,31 +29,37 @@ class OutsideFolders:
     """Of one training: `make_room`, the framework's own load and `put` where there is something saved, then `begin`, and `take` in each save."""
 
     def __init__(
-        self, parts: Callable[[], outside_state_dict.Parts], *, frozen: Sequence[Sequence[str]] = ()
+        self,
+        parts: Callable[[], outside_state_dict.Parts],
+        *,
+        frozen: Sequence[Sequence[str]] = (),
+        is_whole: bool = False,
     ) -> None:
         """Note what the program has built, before anything is loaded.
 
         Args:
             parts: gives modules, in their wrappers, and optimizers.
-            frozen: where a folder has the weights of one rank, by module the names of parameters that DistributedDataParallel averages no
-                gradients of, since they were frozen when it was made: whoever trains them later has other weights on each rank.
+            frozen: by module the names of parameters that DistributedDataParallel averages no gradients of, since they were frozen when it was
+                made: whoever trains them later has other weights on each rank.
+            is_whole: the framework's checkpoint is each rank's own, and has these weights.
         """
-        self._parts, self._frozen = parts, frozen
+        self._parts, self._frozen, self._is_whole = parts, frozen, is_whole
         self._built = AsBuilt(parts())
         self._own: list[set[str]] = [set() for _ in frozen]
         self._versions: list[dict[str, int]] = []
 
-    def take(self) -> dict[str, list[dict[str, Any]]]:
-        """All of it, as it is now. Nothing is copied. What a start could not load is said once.
+    def take(self, *, is_compared: bool = True) -> dict[str, list[dict[str, Any]]]:
+        """All of it, as it is now. Nothing is copied. What a start could not load is said once, if it `is_compared`.
 
         Raises:
             CheckpointStateError: it holds what a safe load (weights_only) refuses.
         """
         parts = self._parts()
-        self._built.compare(parts)
+        if is_compared:
+            self._built.compare(parts)
         taken = outside_state_dict.take(parts)
         for entry, own in zip(taken.get("model", ()), self._take_own(), strict=False):
-            entry[_OWN] = own
+            entry.update({} if self._is_whole else {_OWN: own})
         for part, entries in taken.items():
             payloads.refuse_unsafe(part, entries)
         return taken

@@ -16,6 +16,7 @@ from lightning.pytorch.callbacks import (
     Callback,
     EMAWeightAveraging,
     GradientAccumulationScheduler,
+    ModelPruning,
     StochasticWeightAveraging,
 )
 from torch import nn
@@ -204,6 +205,19 @@ SCRIPTS: dict[str, Script] = {
     "averaging at once": lambda: (Net(), [StochasticWeightAveraging(0.05, 1, annealing_epochs=0)]),
     "a backbone": lambda: (Net(), [BackboneFinetuning(2, lambda _: 1.7, backbone_initial_ratio_lr=0.2)]),
     "a backbone whose statistics are frozen": lambda: (Net(scheduled=False), [FrozenStatistics(3)]),
+    "pruned weights": lambda: (Net(), [ModelPruning("l1_unstructured", amount=0.3)]),
+    "pruned weights, with the masks": lambda: (
+        Net(),
+        [
+            ModelPruning(
+                "l1_unstructured",
+                parameter_names=["weight"],
+                amount=0.2,
+                make_pruning_permanent=False,
+                use_lottery_ticket_hypothesis=False,
+            )
+        ],
+    ),
     "moving averages": lambda: (Net(), [EMAWeightAveraging(decay=0.8, update_starting_at_step=3)]),
     "a schedule that waits for a metric": lambda: (Plateau(), []),
     "the user's own hooks": lambda: (Hooked(), [Halving()]),

@@ -7,12 +7,14 @@ import json
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning import LightningModule, seed_everything
 from lightning.pytorch.callbacks import (
+    BackboneFinetuning,
     Callback,
     EarlyStopping,
     GradientAccumulationScheduler,
@@ -44,8 +46,9 @@ BOARDS = os.environ.get("JOB_BOARDS") == "1"
 """Log to TensorBoard too, which not every machine has."""
 MAX_STEPS = int(os.environ.get("JOB_MAX_STEPS", "-1"))
 VAL_EVERY: Any = float(os.environ.get("JOB_VAL_EVERY", "1.0"))
-CALLBACKS = {
+CALLBACKS: dict[str, Callable[[], Callback]] = {
     "accumulation": lambda: GradientAccumulationScheduler({1: 3, 3: 2}),
+    "backbone": lambda: BackboneFinetuning(1, lambda _: 1.4, backbone_initial_ratio_lr=0.3),
     "averaging": lambda: StochasticWeightAveraging(0.01, swa_epoch_start=2, annealing_epochs=2),
 }
 MORE = os.environ.get("JOB_CALLBACKS", "").split()

@@ -14,7 +14,7 @@ from tests.trainers.lightning_cluster import LightningCluster
 pytestmark = [pytest.mark.trainers, pytest.mark.cluster, pytest.mark.slow]
 
 EPOCHS, BATCHES, KILLS = 5, 13, 6
-CALLBACKS = ("accumulation", "averaging")
+CALLBACKS = ("accumulation", "averaging", "backbone")
 
 
 @pytest.fixture(scope="session")
