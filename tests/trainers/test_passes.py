@@ -9,7 +9,7 @@ import pytest
 from tests.cluster.launched import LAUNCHER, LaunchedCluster
 from tests.needs import needs_package
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.trainers, pytest.mark.cluster]
 
 USAGE = 64
 HEAD = """
