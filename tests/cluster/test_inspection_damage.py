@@ -188,7 +188,7 @@ def test_no_path_and_no_directory(tmp_path: Path) -> None:
     is_one_clear_line(run("status", str(tmp_path / "none")), "RECOVERY_PATH")
     (tmp_path / "file").write_text("x")
     is_one_clear_line(run("status", str(tmp_path / "file")), "RECOVERY_PATH")
-    is_one_clear_line(run("status"), "USAGE")
+    is_one_clear_line(run("status"), "RECOVERY_PATH")
     is_one_clear_line(run("nodes", "--connect=127.0.0.1:1"), "USAGE")
     is_one_clear_line(run("nodes", "--connect=nowhere"), "SETTING_TYPE")
 

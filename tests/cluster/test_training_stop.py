@@ -277,7 +277,7 @@ def test_a_job_whose_training_was_stopped_has_finished_and_its_next_run_begins_a
     with Stopped(tmp_path) as cluster:
         cluster.start_script()
         cluster.end()
-        cluster.start()
+        cluster.start("--continue=False")
         assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
         assert [one.event.run for one in cluster.events(EventKind.TRAINING_STOPPED)] == [1, 2]
 
