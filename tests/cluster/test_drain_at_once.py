@@ -41,7 +41,7 @@ def logs(cluster: SmallCluster) -> str:
 def test_two_signals_and_two_standbys_lose_no_step(tmp_path: Path) -> None:
     with SmallCluster(tmp_path, workers=3, window_s=30, environment=HELD_UP) as cluster:
         start_with_standbys(cluster, 2)
-        cluster.wait_step(6)
+        cluster.wait_step(HELD - 1)
         cluster.signal("worker_1", signal.SIGTERM)
         cluster.signal("worker_2", signal.SIGTERM)
         cluster.wait(lambda: departing(cluster) == ["worker_1", "worker_2"], "both departures")
@@ -56,7 +56,7 @@ def test_two_signals_and_two_standbys_lose_no_step(tmp_path: Path) -> None:
 def test_two_signals_and_one_standby_end_both_and_one_rank_waits_for_its_process(tmp_path: Path) -> None:
     with SmallCluster(tmp_path, workers=3, environment=HELD_UP) as cluster:
         start_with_standbys(cluster, 1)
-        cluster.wait_step(6)
+        cluster.wait_step(HELD - 1)
         for name in ("worker_1", "worker_2"):
             cluster.signal(name, signal.SIGTERM)
         # One of them is told that it cannot be handed over.

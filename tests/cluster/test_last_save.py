@@ -28,8 +28,8 @@ __all__ = ["host"]
 
 pytestmark = pytest.mark.cluster
 
-RARELY = {"JOB_SAVE_STEPS": "1000"}
-"""No save but the last one."""
+RARELY = {"JOB_SAVE_STEPS": "1000", "JOB_HELD_STEP": "40"}
+"""No save but the last one, and no end before the test has acted."""
 
 
 def saved_step(cluster: LaunchedCluster) -> int:
@@ -44,6 +44,15 @@ def stop(cluster: LaunchedCluster, number: signal.Signals = signal.SIGTERM) -> N
     assert_nothing_left(cluster)
 
 
+def stop_held(cluster: LaunchedCluster, number: signal.Signals = signal.SIGTERM) -> None:
+    """The job waits in a step for its departure to have begun."""
+    cluster.signal(LAUNCHER, number)
+    cluster.wait_event(EventKind.DRAIN_BEGUN)
+    cluster.go_on()
+    assert cluster.wait_exit(LAUNCHER) == 128 + number, cluster.tails()
+    assert_nothing_left(cluster)
+
+
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1]
 )
@@ -53,7 +62,7 @@ def test_the_next_start_goes_on_at_the_step_at_which_the_job_was_stopped(
     with LaunchedCluster(tmp_path, environment=RARELY) as cluster:
         cluster.start("--signals_to_handle=USR1,SIGUSR2")
         cluster.wait_step(6)
-        stop(cluster, number)
+        stop_held(cluster, number)
         step = saved_step(cluster)
         assert step > 6
         [ended] = cluster.events(EventKind.DRAIN_ENDED)
@@ -154,6 +163,8 @@ def test_a_signal_to_all_processes_at_once_loses_no_step(tmp_path: Path, face: s
         for process in everybody:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGTERM)
+        cluster.wait_event(EventKind.DRAIN_BEGUN)
+        cluster.go_on()
         assert cluster.wait_exit(LAUNCHER) == 128 + signal.SIGTERM, cluster.tails()
         assert_nothing_left(cluster)
         step = saved_step(cluster)
@@ -170,7 +181,7 @@ def test_a_job_with_standbys_and_a_script_that_is_entered_once_are_saved_too(tmp
         cluster.start("--standby_num=1")
         cluster.wait_event(EventKind.NODE_READY, "standby_0")
         cluster.wait_step(6)
-        stop(cluster)
+        stop_held(cluster)
         step = saved_step(cluster)
         assert not cluster.events(EventKind.RANK_TAKEN_OVER)
         cluster.start("--standby_num=1")
@@ -187,11 +198,12 @@ def test_a_torch_job_goes_on_with_the_same_bits(
     tmp_path: Path, undisturbed: Undisturbed, settings: dict[str, str]
 ) -> None:
     environment = {"JOB_EPOCHS": "1", "JOB_SAVE_STEPS": "1000", **settings}
-    with LaunchedCluster(tmp_path, environment=environment, imports=TORCH) as cluster:
+    held = {**environment, "JOB_HELD_STEP": "30"}
+    with LaunchedCluster(tmp_path, environment=held, imports=TORCH) as cluster:
         shutil.copy(JOB, tmp_path / SCRIPT)
         cluster.start()
         cluster.wait_step(6)
-        stop(cluster, signal.SIGINT)
+        stop_held(cluster, signal.SIGINT)
         step = saved_step(cluster)
         cluster.start()
         assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
@@ -210,6 +222,7 @@ def test_the_launchers_of_all_hosts_have_the_job_saved_once(tmp_path: Path, host
         cluster.wait_event(EventKind.DRAIN_BEGUN)
         other = SECOND if first == LAUNCHER else LAUNCHER
         cluster.signal(other, signal.SIGTERM)
+        cluster.go_on()
         for name in (first, other):
             assert cluster.wait_exit(name) == 128 + signal.SIGTERM, cluster.tails()
         [ended] = cluster.events(EventKind.DRAIN_ENDED)
@@ -312,7 +325,7 @@ while True:
 
 
 def test_without_recovery_nothing_is_saved_and_nothing_said(tmp_path: Path) -> None:
-    with LaunchedCluster(tmp_path, environment=WITHOUT_RECOVERY) as cluster:
+    with LaunchedCluster(tmp_path, environment={**WITHOUT_RECOVERY, "JOB_HELD_STEP": "40"}) as cluster:
         cluster.start()
         cluster.wait_step(6)
         stop(cluster)

@@ -19,9 +19,8 @@ from tests.warm.process import TORCH
 pytestmark = pytest.mark.cluster
 
 PAGE = Path(__file__).parents[2] / "docs/howto/three_levels.md"
-SLOWLY = {
-    "            optimizer.step()\n": '            optimizer.step()\n            __import__("time").sleep(0.02)\n'
-}
+_SLOW = '            __import__("time").sleep(0.02)\n'
+SLOWLY = {"            optimizer.step()\n": f"            optimizer.step()\n{_SLOW}"}
 
 
 def _block(language: str) -> str:
@@ -52,16 +51,32 @@ def changed() -> str:
     return text
 
 
+_HELD = """            session = __import__("recovery").current_session()
+            while __import__("pathlib").Path(f"held_{session.step}").exists():
+                session.check()
+                __import__("time").sleep(0.02)
+"""
+
+
+def held(directory: Path, script: str, deaths: int) -> str:
+    """Each second save, and a step behind it, the job waits until its process was killed."""
+    [every] = re.findall(r"save_every=(\d+)", script)
+    for number in range(deaths):
+        (directory / f"held_{int(every) * (2 + 2 * number) + 1}").touch()
+    assert _SLOW in script
+    return script.replace(_SLOW, _SLOW + _HELD)
+
+
 def trained(directory: Path, script: str, *killed: str) -> tuple[LaunchedCluster, dict[str, torch.Tensor]]:
     directory.mkdir()
-    (directory / "page.py").write_text(script)
+    (directory / "page.py").write_text(held(directory, script, len(killed)) if killed else script)
     step_log = {"MS_STEP_LOG": str(directory / "steps.jsonl")}
     with LaunchedCluster(directory, imports=TORCH, environment=step_log) as cluster:
         cluster.start(script="page.py")
         for number, node in enumerate(killed):
             cluster.wait_event(EventKind.CHECKPOINT_COMMITTED, count=2 + 2 * number)
             cluster.kill_node(node)
-            cluster.wait_event(EventKind.PLAN_MADE, count=1 + number)
+            min(directory.glob("held_*")).unlink()
         assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
         return cluster, torch.load(directory / "model.pt")
 
