@@ -33,6 +33,9 @@ ROLES = {"sched": "MS_SCHED", "worker": "MS_WORKER", "server": "MS_PSERVER", "st
 
 
 _TICK_NS = 50_000_000
+_KEPT_S = 1.0
+"""How long events that were read are given again without a look. SQLite writes, syncs, and only then shows a commit: who reads before that
+sees an older state in files that change no more."""
 
 
 class _File(NamedTuple):
@@ -98,6 +101,7 @@ class Cluster:
         self._events_read: Sequence[StoredEvent] = ()
         self._files_read: tuple[_File, ...] | None = None
         """The store's files as they were when the events were read; None: they may have changed since."""
+        self._read_at_s = 0.0
 
     # --- acting --------------------------------------------------------------------------------------------------------
 
@@ -195,9 +199,10 @@ class Cluster:
     def _stored_events(self) -> Sequence[StoredEvent]:
         """All of them. The store is opened again only when its files have changed: a test that waits asks very often."""
         path = self.directory / self._environment["MS_RECOVERY_PATH"]
-        began_ns, files = time.time_ns(), _written(path)
-        if files == self._files_read:
+        began_ns, began_s, files = time.time_ns(), time.monotonic(), _written(path)
+        if files == self._files_read and began_s < self._read_at_s + _KEPT_S:
             return self._events_read
+        self._read_at_s = began_s
         try:
             self._events_read = read_events(path, limit=100_000)
         except RecoveryError:
