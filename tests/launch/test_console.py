@@ -94,9 +94,9 @@ def test_a_line_without_an_end_is_shown_in_pieces(tmp_path: Path, capsys: pytest
 def test_a_loud_log_is_shown_piece_by_piece_and_others_are_served_in_between(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    log, lines = tmp_path / "worker_0.log", 20_000
+    log, line, lines = tmp_path / "worker_0.log", f"line {'x' * 100}\n", 2_000
     tail = Tail(log, "0", number=0)
-    log.write_text("".join(f"line {number}\n" for number in range(lines)))
+    log.write_text(line * lines)
     shown: list[int] = []
 
     async def supervise() -> None:
@@ -108,7 +108,7 @@ def test_a_loud_log_is_shown_piece_by_piece_and_others_are_served_in_between(
         following.cancel()
 
     asyncio.run(supervise())
-    assert max(shown) * len("line 0\n") <= 65_536, "a death waits for one piece, not for all"
+    assert max(shown) * len(line) <= 65_536, "a death waits for one piece, not for all"
     assert len(shown) > 2
 
 
