@@ -325,7 +325,7 @@ while True:
 
 
 def test_without_recovery_nothing_is_saved_and_nothing_said(tmp_path: Path) -> None:
-    with LaunchedCluster(tmp_path, environment={**WITHOUT_RECOVERY, "JOB_HELD_STEP": "40"}) as cluster:
+    with LaunchedCluster(tmp_path, environment=WITHOUT_RECOVERY) as cluster:
         cluster.start()
         cluster.wait_step(6)
         stop(cluster)

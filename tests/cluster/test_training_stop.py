@@ -343,10 +343,12 @@ def test_a_break_alone_is_allowed_and_said_to_cost_its_step(tmp_path: Path) -> N
 def test_a_function_at_steps_is_run_again_only_where_a_rollback_goes_back_before_them(
     tmp_path: Path, node: str
 ) -> None:
-    with Stopped(tmp_path, environment={"JOB_SAVE_STEPS": "5", "JOB_STOPPERS": ""}) as cluster:
+    environment = {"JOB_SAVE_STEPS": "5", "JOB_STOPPERS": "", "JOB_HELD_STEP": "30"}
+    with Stopped(tmp_path, environment=environment) as cluster:
         cluster.start_script()
         cluster.wait_step(17)
         cluster.kill_node(node)
+        cluster.go_on()
         assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
         begins = {
             int(e.event.generation or 0): int(e.event.step or 0) for e in cluster.events(EventKind.PLAN_MADE)

@@ -34,13 +34,14 @@ ROUNDED_MS = 50
 def test_eight_workers_one_killed_is_refused_until_thirty_seconds(
     tmp_path: Path, undisturbed: Undisturbed
 ) -> None:
-    with Cluster(tmp_path, workers=8, window_s=30.0) as cluster:
+    with Cluster(tmp_path, workers=8, window_s=30.0, environment={"JOB_HELD_STEP": "30"}) as cluster:
         cluster.start()
         cluster.wait_step(14)
         survivors = {name: process.pid for name, process in cluster.processes.items() if name != "worker_5"}
         # Its connection closes after this, and before the event of it is written.
         killed_ms = clock.wall_ms()
         cluster.kill_and_relaunch("worker_5")
+        cluster.go_on()
         cluster.wait_event(EventKind.NODE_LOST, "worker_5")
         [suspected] = cluster.events(EventKind.NODE_SUSPECTED, "worker_5")
         cluster.wait(lambda: clock.wall_ms() >= killed_ms + ASKS_AT_MS, "a third of the window")
