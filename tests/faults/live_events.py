@@ -23,6 +23,7 @@ from tests.faults import live_events_cases as cases
 from tests.faults import live_expected
 from tests.faults.live_events_cases import Case
 from tests.faults.live_strikes import write_strikes
+from tests.pace import HANG_S
 
 JOB = Path(__file__).with_name("live_events_job.py")
 LIVE = {"MS_ROLLBACK": "live", "MS_REJOIN": "proof"}
@@ -30,7 +31,6 @@ SPREAD = {"JOB_MESH": "hsdp"}
 """With an even number of workers."""
 KILLED, FENCED = -9, 76
 """Exit codes."""
-JOB_S = 120.0
 _PAUSE = threading.Event()
 
 
@@ -58,7 +58,7 @@ class EventCluster(Cluster):
 
     def go_to_end(self) -> None:
         """Who is killed, or is fenced since it was stopped for too long, is started again."""
-        deadline = time.monotonic() + JOB_S
+        deadline = time.monotonic() + HANG_S
         while any(process.poll() is None for process in self.processes.values()):
             assert time.monotonic() < deadline, f"it does not end\n{self.tails()}"
             for name, process in list(self.processes.items()):

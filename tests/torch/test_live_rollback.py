@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.pace import HANG_S
 from tests.torch.live_rank import LAST, step_of
 from tests.untraced import ROOT
 from tests.warm.process import TORCH, Process
@@ -45,7 +46,7 @@ def _play(directory: Path, world: int, roles: list[tuple[str, int]], cases: list
         )
         for role, rank in roles
     ]
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + HANG_S
     while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
         # One that fails leaves the others waiting for it.
         if any(process.poll() not in (None, 0, 9) for process in processes):
