@@ -86,7 +86,7 @@ def resumed(of: ResumableLoader, into: ResumableLoader) -> ResumableLoader:
     return into
 
 
-@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("workers", [*WORKERS[:3], pytest.param(WORKERS[3], marks=pytest.mark.slow)])
 def test_data_set_is_told_each_pass_wherever_the_job_goes_on(workers: dict[str, Any], entry: Any) -> None:
     def made() -> ResumableLoader:
         return ResumableLoader(Told(), 4, session=entry, **workers)
@@ -147,7 +147,7 @@ def share(worker: int) -> None:
     of.rows = [100 * (worker + 1) + row for row in of.rows]
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_worker_init_fn_finds_the_users_data_set(context: str) -> None:
     session = FakeSession()
     of = ResumableLoader(
