@@ -7,6 +7,9 @@ Importing it registers warm-up, random generators and the errors of the data pla
 
 from __future__ import annotations
 
+from torch.utils.data import DataLoader
+
+from recovery.torch import loader_workers
 from recovery.torch.collective_errors import is_collective_error
 from recovery.torch.global_settings import capture_global_settings, restore_global_settings
 from recovery.torch.loader import ResumableLoader
@@ -26,6 +29,7 @@ framework_hooks.register(
     ),
     collective_error=is_collective_error,
 )
+loader_workers.keep(DataLoader)
 
 __all__ = [
     "AdoptFolders",

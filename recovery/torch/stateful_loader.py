@@ -17,7 +17,15 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Se
 from typing_extensions import override
 
 from recovery.errors import UsageError
-from recovery.torch import fingerprint, loader_options, own_generators, restored, same_passes, torchdata_state
+from recovery.torch import (
+    fingerprint,
+    loader_options,
+    loader_workers,
+    own_generators,
+    restored,
+    same_passes,
+    torchdata_state,
+)
 from recovery.torch.module_names import forget_compiled
 from recovery.torch.passes import Passes
 from recovery.torch.sampled_order import generators_of, is_fixed, start_of
@@ -56,6 +64,7 @@ class StatefulLoader(Passes):
         self._order = ""
         """Digest of that, of the pass under way."""
         if isinstance(loader, DataLoader):
+            loader_workers.keep(type(loader))
             self._fixed = _checked_order(loader)
             self._generators = generators_of(loader)
             own_generators.note_of(loader, keeps_state=True)

@@ -7,6 +7,8 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
+from recovery.torch import loader_workers
+
 
 def made(dataset: Dataset[Any], **options: Any) -> Any:
     """One over a data set with a state."""
@@ -14,6 +16,7 @@ def made(dataset: Dataset[Any], **options: Any) -> Any:
         StatefulDataLoader,
     )
 
+    loader_workers.keep(StatefulDataLoader)
     with warnings.catch_warnings():
         # torchdata 0.11 calls torch.set_vital, which torch 2.13 has deprecated
         warnings.simplefilter("ignore", UserWarning)
