@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 
 from typing_extensions import override
 
-from recovery.directory_sync import sync_names
+from recovery.file_systems import sync_names
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

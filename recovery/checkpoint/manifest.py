@@ -31,6 +31,7 @@ from recovery.checkpoint.position import Position
 from recovery.core.converter import UNREADABLE
 from recovery.core.message_fields import Count, ShortText
 from recovery.errors import CheckpointManifestError, CheckpointWriteError
+from recovery.file_systems import words_of
 
 FORMAT = 3
 """Rises when a reader of today could misread a file of tomorrow."""
@@ -132,7 +133,7 @@ def write(path: Path, manifest: Manifest, *, before_rename: Callable[[], None] |
                 before_rename()
             staged.rename()
     except OSError as error:
-        raise CheckpointWriteError(path=path, reason=reason_of(error)) from error
+        raise CheckpointWriteError(path=path, reason=words_of(error, path)) from error
     return sealed
 
 

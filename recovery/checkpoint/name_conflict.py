@@ -17,8 +17,8 @@ import msgspec
 from recovery.checkpoint import manifest as manifests
 from recovery.checkpoint import names, verify
 from recovery.checkpoint.contribution import Manifest, not_of
-from recovery.directory_sync import sync_names
 from recovery.errors import CheckpointError, CheckpointManifestError, CheckpointWriteError
+from recovery.file_systems import sync_names
 
 _logger = logging.getLogger("recovery.checkpoint")
 

@@ -16,8 +16,9 @@ import msgspec
 from recovery.checkpoint import manifest as manifests
 from recovery.checkpoint import name_conflict, names
 from recovery.checkpoint.contribution import FileRole, Manifest, ManifestFile
-from recovery.checkpoint.durable_files import TemporaryFile, ensure_directory, opened_directory, reason_of
+from recovery.checkpoint.durable_files import TemporaryFile, ensure_directory, opened_directory
 from recovery.errors import CheckpointWriteError
+from recovery.file_systems import words_of
 
 PATH_CHARS_MAX = 1_024
 """Longest path that a message to the scheduler carries (`message_fields.ShortText`); a longer one could not be reported."""
@@ -168,7 +169,7 @@ def as_write_error(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise CheckpointWriteError(path=path, reason=reason_of(error)) from error
+        raise CheckpointWriteError(path=path, reason=words_of(error, path)) from error
 
 
 def check_path(path: Path) -> None:

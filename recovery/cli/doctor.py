@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
+from typing import Annotated
 
 import typer
 from rich.text import Text
@@ -11,10 +13,15 @@ from recovery.cli.formats import console, print_json, text_of
 from recovery.cli.options import FOUND, AsJson
 from recovery.report.doctor import examine
 
+_Directories = Annotated[
+    list[Path] | None,
+    typer.Argument(metavar="[CHECKPOINTS]...", help="Directories that the script will save to."),
+]
 
-def doctor(as_json: AsJson = False) -> None:
+
+def doctor(checkpoints: _Directories = None, as_json: AsJson = False) -> None:
     """Look at this machine; one line per check."""
-    checks = list(examine(os.environ))  # noqa: TID251 - read by recovery.config
+    checks = list(examine(os.environ, checkpoints or ()))  # noqa: TID251 - read by recovery.config
     if as_json:
         print_json(checks)
     else:

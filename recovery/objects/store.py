@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import errno
 import importlib
 import math
 import os
@@ -16,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from recovery import file_systems
 from recovery.errors import CheckpointError, CheckpointManifestError, CheckpointWriteError
 from recovery.transport.blocking_calls import Calls
 
@@ -35,8 +35,6 @@ _MOVES_S = 120.0
 """How long a part of a file may be on its way up. A write that a server does not take has no limit of its own in the driver."""
 _WRITING = ".writing-"
 """Begins the name of a file that is not yet whole."""
-_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
-"""What link(2) says where a file system has no hard links."""
 _REFUSED = (409, 412)
 """Conflict with a writer at the same time, and precondition failed; what is there is looked at then."""
 _CLIENT = {"connect_timeout": 3, "read_timeout": 30, "retries": {"total_max_attempts": 1}}
@@ -241,7 +239,7 @@ class ObjectStore:
             try:
                 os.link(file.name, path)
             except OSError as error:
-                if error.errno not in _NO_LINKS:
+                if error.errno not in file_systems.NO_LINKS:
                     raise
             else:
                 return

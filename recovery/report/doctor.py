@@ -8,14 +8,15 @@ import re
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from recovery import clock, config
+from recovery import clock, config, file_systems
 from recovery.checkpoint import memory_tier
 from recovery.config import MemorySettings, Settings, SettingsRole
 from recovery.config.foreign_launchers import StartedBy, recognise
 from recovery.config.reader import OFF
+from recovery.core.records import CheckpointRecord
 from recovery.errors import RecoveryError, RecoveryPathError
 from recovery.objects.store import opened
 from recovery.report import doctor_devices
@@ -66,19 +67,27 @@ _AS_RUN = {
     "MS_RECOVERY_PATH": "recovery",
 }
 """What `recovery run` sets for the scheduler of a job on one host."""
+_ABILITIES = "links, modes, names"
+_INODES_MIN = 1_000
+"""A job makes some at each save, and a log and a store for each rank."""
 _CLOCK_S = 2.0
 _DIAL_S = 3.0
 
 
-def examine(environ: Mapping[str, str]) -> Iterator[Check]:
-    """Look at everything that a process with this environment would need."""
-    yield from standing("variables", _variables, environ)
+def examine(environ: Mapping[str, str], checkpoints: Sequence[Path] = ()) -> Iterator[Check]:
+    """Look at everything that a process with this environment would need.
+
+    Args:
+        environ: of the process.
+        checkpoints: directories that it will save to, besides those that its job has saved to.
+    """
+    yield from standing("variables", _variables, environ, checkpoints)
     yield from standing("frameworks", doctor_devices.frameworks)
     yield from standing("GPUs", doctor_devices.gpus, environ)
     yield from standing("devices", doctor_devices.ascend, environ)
 
 
-def _variables(environ: Mapping[str, str]) -> Iterator[Check]:
+def _variables(environ: Mapping[str, str], checkpoints: Sequence[Path]) -> Iterator[Check]:
     """And what they name."""
     looked = ""
     try:
@@ -97,6 +106,8 @@ def _variables(environ: Mapping[str, str]) -> Iterator[Check]:
     yield from standing("secure channel", _secure_channel, settings)
     if settings.recovery_path is not None:
         yield from standing("recovery path", _path, settings.recovery_path, settings.sched_host)
+    for directory in _saved_to(settings.recovery_path, checkpoints):
+        yield from standing("checkpoint path", _checkpoint_path, directory)
     if settings.memory.every_steps:
         yield from standing("memory", _memory, settings.memory, settings.recovery_path)
     if settings.checkpoint_store:
@@ -176,6 +187,7 @@ def _path(path: Path, host: str) -> Iterator[Check]:
     yield from standing("file system", _local_disk, there)
     if writable:
         yield from standing("clock", _file_clock, there)
+        yield from standing(_ABILITIES, _abilities, _ABILITIES, there, holds_token=True)
     yield from standing("disk", _disk, path, there)
     if not why_not:
         yield from standing("store", _lost_store, path, host)
@@ -251,11 +263,15 @@ def _file_clock(place: Path) -> Check:
     return check("clock", found, step if apart_s >= _CLOCK_S else "")
 
 
-def _disk(path: Path, there: Path) -> Check:
+def _disk(path: Path | None, there: Path) -> Check:
     """Space for the checkpoints that are kept, by the size of what this job has saved."""
     free = shutil.disk_usage(there).free
-    needed = sum(_newest_sizes(path)) * _KEPT
-    found = f"{free / 1e9:,.1f} GB free"
+    needed = sum(saved.file_bytes for saved in _newest(path)) * _KEPT
+    found, inodes = f"{free / 1e9:,.1f} GB free", file_systems.inodes(there)
+    if inodes is not None:
+        found += f", {inodes[1]:,} of {inodes[0]:,} inodes"
+        if inodes[1] < _INODES_MIN:
+            return check("disk", found, "Remove files there: each takes an inode. Or save elsewhere.")
     if needed:
         found += f"; {_KEPT} checkpoints of all ranks take {needed / 1e9:,.3f} GB"
     step = "Free space, save elsewhere, or lower keep_checkpoint_max."
@@ -270,7 +286,7 @@ def _memory(memory: MemorySettings, recovery_path: Path | None) -> Check:
         step = "Mount a tmpfs there, or set MS_MEMORY_CHECKPOINT_PATH to one."
         return check(name, f"{memory.base} is {kind}, not in memory", step)
     limit = memory.bytes_max or free // _MEMORY_SHARE
-    needed = max(_newest_sizes(recovery_path), default=0) * _IN_MEMORY
+    needed = max((saved.file_bytes for saved in _newest(recovery_path)), default=0) * _IN_MEMORY
     found = f"{free / 1e9:,.1f} GB free in {memory.base}, of which ranks take {limit / 1e9:,.3f} GB"
     if needed:
         found += f"; {_IN_MEMORY} checkpoints of one rank take {needed / 1e9:,.3f} GB"
@@ -278,14 +294,40 @@ def _memory(memory: MemorySettings, recovery_path: Path | None) -> Check:
     return check(name, found, step if limit < max(needed, 1) else "")
 
 
-def _newest_sizes(recovery_path: Path | None) -> list[int]:
-    """What each rank's part of the newest saved step takes; none: nothing was saved, or nobody can say."""
+def _abilities(name: str, there: Path, *, holds_token: bool) -> Check:
+    """The job's token needs all but durable names; a checkpoint needs none, and is open to others where there are no modes."""
+    lacks = list(file_systems.lacking(there))
+    step = "Choose a directory on a local disk (ext4, xfs, btrfs), or set MS_JOB_TOKEN."
+    found = "; ".join(lacks) or "its file system has hard links, modes and durable names"
+    return check(
+        name, f"{there}: {found}", step if holds_token and {*lacks} - {file_systems.WITHOUT_SYNC} else ""
+    )
+
+
+def _saved_to(recovery_path: Path | None, given: Sequence[Path]) -> Iterator[Path]:
+    """Directories, each once."""
+    known = (Path(saved.path).parent for saved in _newest(recovery_path))
+    yield from dict.fromkeys((*given, *known))
+
+
+def _checkpoint_path(directory: Path) -> Iterator[Check]:
+    name, (there, why_not) = "checkpoint path", _nearest(directory)
+    if why_not or not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        found = why_not or f"{there} cannot be written"
+        yield check(name, found, "Give this user the right to write there, or save elsewhere.")
+        return
+    yield _abilities(name, there, holds_token=False)
+    yield _disk(None, there)
+
+
+def _newest(recovery_path: Path | None) -> list[CheckpointRecord]:
+    """Each rank's part of the newest saved step; none: nothing was saved, or nobody can say."""
     try:
         saved = () if recovery_path is None else stored_state.read_stored(recovery_path).checkpoints
     except (RecoveryError, OSError):
         return []
     newest = max((checkpoint.step for checkpoint in saved), default=0)
-    return [checkpoint.file_bytes for checkpoint in saved if checkpoint.step == newest]
+    return [checkpoint for checkpoint in saved if checkpoint.step == newest]
 
 
 def _checkpoint_store(url: str) -> Check:

@@ -13,10 +13,11 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from recovery import file_systems
 from recovery.config.reader import OFF
 from recovery.config.secret import Secret
 from recovery.errors import RecoveryPathError
-from recovery.store.paths import fsync_directory, prepare_directory, refused
+from recovery.store.paths import fsync_directory, lacking, prepare_directory, refused
 
 NAME = "job_token"
 _BYTES = 32
@@ -116,15 +117,26 @@ def _make(path: Path, token: str) -> None:
     descriptor = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            if lacks := file_systems.without_modes(descriptor):
+                raise lacking(path.parent, lacks)
             file.write(f"{token}\n")
             file.flush()
             os.fsync(file.fileno())
-        os.link(written, path)
+        _link(written, path)
         fsync_directory(path.parent)
     except FileExistsError:
         return
     finally:
         written.unlink()
+
+
+def _link(written: Path, path: Path) -> None:
+    try:
+        os.link(written, path)
+    except OSError as error:
+        if error.errno in file_systems.NO_LINKS:
+            raise lacking(path.parent, file_systems.WITHOUT_LINKS) from error
+        raise
 
 
 def _unusable(path: Path, reason: str) -> RecoveryPathError:

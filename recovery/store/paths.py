@@ -9,8 +9,8 @@ import stat
 import tempfile
 from pathlib import Path
 
+from recovery import file_systems
 from recovery.core.message_fields import NODE_ID_PATTERN
-from recovery.directory_sync import sync_names
 from recovery.errors import RecoveryPathError, StoreError
 
 APPLICATION_ID = 0x4D535243
@@ -77,7 +77,8 @@ def prepare_directory(path: Path) -> None:
         raise RecoveryPathError(
             path=str(path),
             reason=f"may be written by every user (mode {stat.S_IMODE(facts.st_mode):04o})",
-            next_step=f"Run chmod o-w {path}, or name a directory below it, which is made for this user alone.",
+            next_step=f"Run chmod o-w {path}, or name a directory below it, which is made for this user alone."
+            " Where chmod changes nothing, its file system keeps no modes: choose a directory on a local disk.",
         )
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
         raise refused(path, OSError(errno.EACCES, os.strerror(errno.EACCES)))
@@ -95,7 +96,16 @@ def refused(path: Path, error: OSError) -> RecoveryPathError:
     """Word a failure of the file system as an error of the recovery path."""
     fallback = "Give this user the right to write there, or choose another directory."
     next_step = _NEXT_STEPS.get(error.errno or 0, fallback)
-    return RecoveryPathError(path=str(path), reason=f"cannot be used ({error.strerror})", next_step=next_step)
+    reason = f"cannot be used ({file_systems.words_of(error, path)})"
+    return RecoveryPathError(path=str(path), reason=reason, next_step=next_step)
+
+
+def lacking(path: Path, lacks: str) -> RecoveryPathError:
+    """Word that the directory's file system cannot do what the job's secret needs."""
+    next_step = "Choose a directory on a local disk (ext4, xfs, btrfs, tmpfs), or give all processes of the job one secret in MS_JOB_TOKEN."
+    return RecoveryPathError(
+        path=str(path), reason=f"cannot keep the job's token: {lacks}", next_step=next_step
+    )
 
 
 def why_no_space(directory: Path) -> str:
@@ -104,7 +114,7 @@ def why_no_space(directory: Path) -> str:
         with tempfile.TemporaryFile(dir=directory) as trial:
             trial.write(bytes(_TRIAL_BYTES))
     except OSError as error:
-        return os.strerror(error.errno) if error.errno in (errno.EDQUOT, errno.ENOSPC) else ""
+        return file_systems.words_of(error, directory) if error.errno in (errno.EDQUOT, errno.ENOSPC) else ""
     return ""
 
 
@@ -197,6 +207,6 @@ def fsync_directory(path: Path) -> None:
     """Make names in the directory durable: without it a power cut loses a file that itself was synced."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        sync_names(descriptor)
+        file_systems.sync_names(descriptor)
     finally:
         os.close(descriptor)

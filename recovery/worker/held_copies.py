@@ -25,6 +25,7 @@ from recovery.core.ids import Rank, RunId
 from recovery.core.messages import HeldCheckpoint
 from recovery.core.tiers import tier_of
 from recovery.errors import CheckpointError, CheckpointWriteError
+from recovery.file_systems import words_of
 from recovery.transport.served import Served
 from recovery.worker.memory_copies import MemoryCopies
 
@@ -106,7 +107,7 @@ class Copies:
         try:
             directory = self._memory.directory(_safe(order.job), copy.run, order.rank)
         except OSError as error:
-            raise CheckpointWriteError(path=directory, reason=reason_of(error)) from error
+            raise CheckpointWriteError(path=directory, reason=words_of(error, directory)) from error
         here = self.held(order.job, copy.run)
         others = [
             checkpoint for rank, checkpoint in here if (rank, checkpoint.step) != (order.rank, copy.step)

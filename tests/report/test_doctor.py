@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import socket
 from pathlib import Path
 
@@ -100,7 +102,11 @@ def test_the_recovery_path_its_disk_and_its_clock(tmp_path: Path) -> None:
     found = checks(tmp_path)
     assert found["recovery path"].found == f"{tmp_path} can be written ({tmp_path / 'rec'} will be made)"
     assert found["disk"].ok
-    assert " GB free" in found["disk"].found
+    assert re.search(r" GB free, [1-9][0-9,]* of [0-9,]* inodes", found["disk"].found)
+    assert found["links, modes, names"].ok
+    assert found["links, modes, names"].found.endswith(
+        ": its file system has hard links, modes and durable names"
+    )
     assert found["clock"].ok
     assert found["file system"].ok
     assert list(tmp_path.iterdir()) == [], "it leaves nothing behind"
@@ -267,3 +273,23 @@ def test_a_driver_that_raises_fails_its_own_check_alone(tmp_path: Path) -> None:
     assert not found["checkpoint store"].ok
     assert "region" in found["checkpoint store"].found
     assert found["frameworks"].ok
+
+
+def test_what_a_file_system_lacks_matters_in_the_recovery_path_and_is_said_of_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*names: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refuse)
+    environment = {**WORKER, "MS_SCHED_PORT": "8118", "MS_RECOVERY_PATH": str(tmp_path / "rec")}
+    found = list(examine(environment, [tmp_path / "saved", Path("/proc/none")]))
+    of_path = [check for check in found if check.name == "links, modes, names"]
+    assert [(check.ok, check.found) for check in of_path] == [
+        (False, f"{tmp_path}: its file system has no hard links")
+    ]
+    of_checkpoints = [check for check in found if check.name == "checkpoint path"]
+    assert of_checkpoints[0].ok
+    assert of_checkpoints[0].found == f"{tmp_path}: its file system has no hard links"
+    assert not of_checkpoints[1].ok
+    assert {check.found for check in of_checkpoints[1:]} & {"/proc cannot be written"} or os.geteuid() == 0

@@ -108,13 +108,31 @@ def test_a_disk_that_cannot_be_read_is_said(tmp_path: Path, monkeypatch: pytest.
         stored(tmp_path)
 
 
-def test_a_file_system_without_links_has_no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (errno.EPERM, r"has no hard links\. .* in MS_JOB_TOKEN"),
+        (errno.EIO, r"cannot be used \(Input/output error"),
+    ],
+)
+def test_a_file_system_without_links_has_no_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, said: str
+) -> None:
     def refuse(*names: object, **how: object) -> None:
-        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "link", refuse)
 
-    with pytest.raises(RecoveryPathError, match="Operation not permitted"):
+    with pytest.raises(RecoveryPathError, match=said):
+        shared(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nor_has_one_without_modes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = os.open
+    monkeypatch.setattr(os, "open", lambda name, flags, mode=0, **how: opened(name, flags, 0o755, **how))
+
+    with pytest.raises(RecoveryPathError, match=r"keeps no modes: .* has 0755\. .* in MS_JOB_TOKEN"):
         shared(tmp_path)
     assert list(tmp_path.iterdir()) == []
 

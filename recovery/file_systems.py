@@ -1,0 +1,115 @@
+"""What a file system may lack (9p, vboxsf, exFAT, some CIFS), each in words of its own, and what it may have run out of.
+
+An fsync of a directory, which makes the names in it durable, hard links, modes of files: the three are asked for by a try, since no list of kinds
+would be whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+_logger = logging.getLogger("recovery.files")
+_NO_SYNC = (errno.EINVAL, errno.ENOTSUP)
+NO_LINKS = frozenset((errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK))
+"""What link(2) says where there are no hard links."""
+WITHOUT_SYNC = "its file system makes no names durable: a power cut may take back the newest"
+WITHOUT_LINKS = "its file system has no hard links"
+_said: set[int] = set()
+"""Devices whose file system makes no names durable."""
+
+
+def sync_names(directory: int) -> None:
+    """Make the names in an opened directory durable.
+
+    A file system without this call is said once, and what was to be done goes on: content is durable all the same.
+
+    Raises:
+        OSError: the fsync failed.
+    """
+    if _syncs_names(directory):
+        return
+    device = os.fstat(directory).st_dev
+    if device not in _said:
+        _said.add(device)
+        _logger.warning(
+            "event=directory_not_synced path=%r reason=%r %s; saves go on",
+            str(Path(f"/proc/self/fd/{directory}").readlink()),
+            os.strerror(errno.EINVAL),
+            WITHOUT_SYNC,
+        )
+
+
+def _syncs_names(directory: int) -> bool:
+    try:
+        os.fsync(directory)
+    except OSError as error:
+        if error.errno not in _NO_SYNC:
+            raise
+        return False
+    return True
+
+
+def without_modes(file: int) -> str:
+    """Say that others have rights at an opened file that was made for its owner alone; empty: they have none."""
+    mode = stat.S_IMODE(os.fstat(file).st_mode)
+    return (
+        f"its file system keeps no modes: a file made for its owner alone has {mode:04o}"
+        if mode & 0o077
+        else ""
+    )
+
+
+def lacking(directory: Path) -> Iterator[str]:
+    """Try it in a directory, where nothing is left behind. Gives what its file system lacks, in words.
+
+    Raises:
+        OSError: no file can be made there, or another failure.
+    """
+    with tempfile.NamedTemporaryFile(dir=directory, prefix=".recovery-try-") as file:
+        if lacks := without_modes(file.fileno()):
+            yield lacks
+        name = Path(f"{file.name}-linked")
+        try:
+            os.link(file.name, name)
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            yield WITHOUT_LINKS
+        else:
+            name.unlink()
+    opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if not _syncs_names(opened):
+            yield WITHOUT_SYNC
+    finally:
+        os.close(opened)
+
+
+def words_of(error: OSError, place: Path) -> str:
+    """What the system says of a failure, and where no space is left for a name, that it is that: bytes may be free.
+
+    Args:
+        error: as it came.
+        place: a file or directory of that file system, which need not be there.
+    """
+    said = error.strerror or str(error) or type(error).__name__
+    left = inodes(place) if error.errno == errno.ENOSPC else None
+    return (
+        said if left is None or left[1] else f"{said}: all of its {left[0]:,} inodes are in use, remove files"
+    )
+
+
+def inodes(place: Path) -> tuple[int, int] | None:
+    """How many files its file system can have, and for how many more there is space; None: it has no such limit, or does not say."""
+    for there in (place, *place.parents):
+        with contextlib.suppress(OSError):
+            facts = os.statvfs(there)
+            return (facts.f_files, facts.f_favail) if facts.f_files else None
+    return None
