@@ -26,6 +26,8 @@ RequestName = Annotated[RequestId, msgspec.Meta(min_length=1, max_length=64)]
 RANKS_MAX = 4_096
 """Of a list of ranks: it stays far below the frame limit."""
 Ranks = Annotated[tuple[RankNumber, ...], msgspec.Meta(max_length=RANKS_MAX)]
+Words = Annotated[tuple[Annotated[str, msgspec.Meta(max_length=256)], ...], msgspec.Meta(max_length=64)]
+"""Together far below the limit of a message before admission."""
 Token = Annotated[ResumeToken, msgspec.Meta(max_length=64)]
 Text = Annotated[str, msgspec.Meta(max_length=16_384)]
 ShortText = Annotated[str, msgspec.Meta(max_length=1_024)]

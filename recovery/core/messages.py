@@ -38,6 +38,7 @@ from recovery.core.message_fields import (
     Text,
     Token,
 )
+from recovery.core.programs import Program
 
 PROTOCOL_VERSION = 1
 
@@ -137,6 +138,8 @@ class Register(msgspec.Struct, frozen=True, kw_only=True, tag="register"):
     """The first 32 hex digits of its SHA-256 are `request_id`. Without it a repeat is not taken for the holder of the id."""
     serves: ShortText = ""
     """Where its files of checkpoints can be fetched (host:port); empty: nowhere."""
+    program: Program | None = None
+    """None: a server, or a release before this one."""
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
@@ -245,6 +248,8 @@ class Admitted(msgspec.Struct, frozen=True, kw_only=True, tag="admitted"):
     """The newest step that lies on all ranks' disks, where a newer one is only in memory (0: none); None: it is the committed step."""
     began: tuple[GenerationStart, ...] = ()
     """The newest plans of this run: what is brought from object storage must lead to where training is now."""
+    differs: ShortText = ""
+    """How what this process runs differs from that of another host; empty: nobody knows of it, or it was said before."""
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):

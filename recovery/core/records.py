@@ -77,6 +77,8 @@ class EventKind(str, Enum):
     """The same process came back by its token; nothing was lost."""
     NODE_REFUSED = "node_refused"
     """An id was not given; `reason` begins with the code. One event until it changes."""
+    PROGRAM_DIFFERS = "program_differs"
+    """A process was admitted that runs another script than one of another host, with other arguments or other settings; `reason` names the first difference."""
     NODE_SUSPECTED = "node_suspected"
     """A connection closed; the node may come back within MS_RECONNECT_GRACE."""
     NODE_LOST = "node_lost"

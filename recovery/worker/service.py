@@ -36,6 +36,7 @@ from recovery.worker.held_copies import Copies
 from recovery.worker.jitter import jitter
 from recovery.worker.local_store import LocalStore
 from recovery.worker.object_storage import ObjectStorage
+from recovery.worker.program import program
 from recovery.worker.stimulus_queue import StimulusQueue
 from recovery.worker.training_control import TrainingControl, Verdict
 
@@ -93,6 +94,7 @@ class WorkerService:
             standby=settings.standby,
             replaces=settings.replaces,
             starts_again=starts_again,
+            program=program(settings) if role is Role.WORKER else None,
         )
         self.machine = WorkerMachine(identity, rules)
         given, path = settings.job_token, settings.recovery_path

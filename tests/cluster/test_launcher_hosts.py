@@ -11,6 +11,7 @@ from recovery.core.records import EventKind
 from recovery.errors import ROWS
 from tests.cluster.launched import LAUNCHER, LaunchedCluster
 from tests.cluster.secured import with_tls
+from tests.cluster.small_cluster import SCRIPT
 from tests.faults.hosts import BOTH, Host, host, hosts
 
 __all__ = ["host", "hosts"]
@@ -143,3 +144,24 @@ def test_three_hosts_of_one_name_get_their_ranks_from_the_scheduler(
             len({first_id(str(stored.event.node_id)) for stored in cluster.events(EventKind.NODE_ADMITTED)})
             == 3
         )
+
+
+def test_a_host_with_another_script_is_named_at_the_start_on_its_console_and_in_the_events(
+    tmp_path: Path, host: Host
+) -> None:
+    with LaunchedCluster(tmp_path, workers=4, environment=HELD) as cluster:
+        (tmp_path / "other.py").write_text(
+            f"{(tmp_path / SCRIPT).read_text()}\n# With another learning rate.\n"
+        )
+        start_first(cluster, host)
+        place = ("--local_worker_num=2", f"--master_addr={host.scheduler}", "--node_rank=1")
+        cluster.start(*place, "--log_dir=logs_of_second", name=SECOND, prefix=host.prefix, script="other.py")
+        cluster.wait_event(EventKind.PROGRAM_DIFFERS)
+        cluster.go_on()
+        assert cluster.wait_exit(LAUNCHER) == cluster.wait_exit(SECOND) == 0
+        [said] = cluster.events(EventKind.PROGRAM_DIFFERS)
+        scripts = {f"{SCRIPT} (", "other.py ("}
+        assert all(script in said.event.reason for script in scripts)
+        assert host.address in said.event.reason
+        consoles = cluster.log(LAUNCHER) + cluster.log(SECOND)
+        assert consoles.count(f"WARNING role=worker event=program_differs {said.event.reason}") == 1

@@ -76,6 +76,7 @@ class DrivenWorker:
         standby: bool = False,
         job: str = "job",
         began: tuple[m.GenerationStart, ...] = (),
+        differs: str = "",
     ) -> DrivenWorker:
         if not self.is_connected:
             self.registering()
@@ -89,6 +90,7 @@ class DrivenWorker:
                 run=RunId(1),
                 scheduler_incarnation=Incarnation(1),
                 resumed=resumed,
+                differs=differs,
                 committed_step=committed,
                 standby=standby,
                 durable_step=durable,

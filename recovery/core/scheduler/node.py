@@ -15,6 +15,7 @@ from recovery.core.ids import ConnectionId, NodeId, RequestId
 from recovery.core.messages import FromScheduler, Heartbeat, ProcessIdentity, Ready, Role, Skipped
 from recovery.core.policy.ranks import SlotNames
 from recovery.core.policy.registration import Held, Window
+from recovery.core.programs import Program
 from recovery.core.records import NodeRecord, NodeState, SlotRecord
 
 
@@ -121,6 +122,12 @@ class Node:
 
     newest_beat: Heartbeat | None = None
     """What it told of its training last, for people; None: nothing yet."""
+
+    program: Program | None = None
+    """What it runs, as it said."""
+
+    differs = ""
+    """How that differs from what another host runs, where its admission is the first to show it."""
 
     def __init__(self, record: NodeRecord, *, heard_ms: int, slot: str | None = None) -> None:
         """Start from what is stored.

@@ -12,6 +12,7 @@ from recovery.core.effects import Answer, Persist
 from recovery.core.ids import ConnectionId, Generation, Incarnation, NodeId, Rank, RequestId, RunId
 from recovery.core.policy import rollback
 from recovery.core.policy.live import LiveSource
+from recovery.core.programs import Program
 from recovery.core.records import (
     EventKind,
     EventRecord,
@@ -172,6 +173,8 @@ class SchedulerState:
         """Where training of this run ends, as a script has asked; None: behind its last epoch."""
         self.archived_jobs: frozenset[str] = frozenset()
         """Jobs whose state a person has archived in this path: a worker that knows one of them may start over."""
+        self.differing = set[tuple[Program, Program]]()
+        """Of two hosts, and said."""
         self.vacancies = Vacancies()
         self.facts, self.store_rebuild = Facts(), LostStore()
         slots = rules.worker_count + rules.server_count + rules.standby_count

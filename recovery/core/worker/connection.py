@@ -14,6 +14,7 @@ from recovery.core import messages as m
 from recovery.core.effects import Log
 from recovery.core.ids import Generation, Incarnation, NodeId, RequestId, ResumeToken
 from recovery.core.policy import backoff
+from recovery.core.programs import Program
 from recovery.core.records import NodeRecord, NodeState
 from recovery.core.rules import Rules
 from recovery.core.tokens import request_of, token_digest
@@ -46,6 +47,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """Whose rank it was started to take (MS_REPLACES); empty: nobody's."""
     starts_again: bool = False
     """It starts its program again in its place whenever its generation ends."""
+    program: Program | None = None
+    """What is compared over the hosts."""
 
 
 class LastAdmission(NamedTuple):
@@ -239,6 +242,7 @@ class Connection:
             starts_again=self._identity.starts_again,
             request_secret=ResumeToken(self._secret),
             serves=self._serves,
+            program=self._identity.program,
         )
         return [Send(register), SetTimer(s.WorkerTimer.SILENCE, now_ms + self._rules.receive_timeout_ms)]
 

@@ -296,7 +296,8 @@ class WorkerMachine:
         self._main_thread.admit()
         is_known = before is not None and admitted.resumed and before.job == admitted.job
         next_ = self._resume(admitted, now_ms) if is_known else self._join(admitted, now_ms)
-        return [*watched, *self._handover.on_admitted(), *next_]
+        differs = [Log("program_differs", admitted.differs, warning=True)] if admitted.differs else []
+        return [*watched, *differs, *self._handover.on_admitted(), *next_]
 
     def _resume(self, admitted: m.Admitted, now_ms: int) -> list[WorkerEffect]:
         """The scheduler knows this incarnation: say again what may have been lost on the way."""

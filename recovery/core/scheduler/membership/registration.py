@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from recovery.core import messages as m
-from recovery.core.effects import Answer, Persist
-from recovery.core.records import JobState, Record
+from recovery.core.effects import Answer, Log, Persist
+from recovery.core.records import EventKind, JobState, Record
 from recovery.core.scheduler import job_end
 from recovery.core.scheduler.effects import CloseConnection, SchedulerEffect, SetTimer, WaitingTimer
 from recovery.core.scheduler.membership import liveness, lost_scheduler_store
@@ -41,6 +41,9 @@ def on_register(
     if node is None:
         # It was refused.
         return effects
+    if node.differs:
+        event = state.node_event(EventKind.PROGRAM_DIFFERS, node, reason=node.differs)
+        effects += [Persist((event,)), Log("program_differs", node.differs, warning=True)]
     if state.rules.heartbeat_enabled:
         effects.append(liveness.next_lease_check(state, node))
     lost = _what_is_lost(state, node, register)
