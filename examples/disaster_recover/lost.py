@@ -24,8 +24,8 @@ def main() -> None:
     gone = {note.stem: not runs(note.stem) for note in sorted(Path("device").glob("*.pid"))}
     if not scheduler_path(path).exists() and not all(gone.values()):
         # The job has just begun, and its scheduler has no store yet.
-        lost = [name for name, is_gone in gone.items() if is_gone]
-        print(*lost, sep="\n", end="\n" * bool(lost))
+        for name in (name for name, is_gone in gone.items() if is_gone):
+            print(name)
         return
     try:
         state = read_scheduler(path)

@@ -39,8 +39,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def begun(self) -> bool:
-        """Was there a process that ran its program?"""
-        return self.pid != 0
+        """Was there a process that ran its program, and could?"""
+        return self.pid != 0 and not self.says("NO_THREAD")
 
     @property
     def lasted_ms(self) -> int:

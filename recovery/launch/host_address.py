@@ -16,12 +16,14 @@ def resolve(host: str) -> str:
     """
     try:
         return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
-    except OSError as error:
+    except (OSError, ValueError) as error:
+        # A ValueError: no name at all (a label too long, a NUL).
+        reason = error.strerror if isinstance(error, OSError) else error
         raise SettingError(
             "SETTING_RANGE",
             field="--master_addr",
             value=host,
-            rule=f"cannot be resolved ({error.strerror or error})",
+            rule=f"cannot be resolved ({reason or error})",
             next_step="Give the address itself, or a name that this host knows.",
         ) from error
 

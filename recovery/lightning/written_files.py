@@ -38,7 +38,8 @@ def note(session: Session, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     line = _Written(job=str(session.job), run=session.run, step=session.step, name=path.name)
     with (path.parent / _NAME).open("ab") as record:
-        record.write(msgspec.json.encode(line) + b"\n")
+        # On a line of its own: behind half a line, which a killed process has left, it would be lost with it.
+        record.write(b"\n" + msgspec.json.encode(line) + b"\n")
 
 
 def take_back(session: Session, directory: Path) -> None:
@@ -69,7 +70,7 @@ def _read(directory: Path) -> list[_Written]:
         return []
     found = []
     for line in lines:
-        # A process that was killed may have left half a line: its file was not begun.
+        # Empty, or half of one that a killed process has left: its file was not begun.
         with contextlib.suppress(msgspec.DecodeError):
             found.append(_decoder.decode(line))
     return found

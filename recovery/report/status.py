@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -22,7 +23,7 @@ from recovery.report.rank_progress import (
 )
 from recovery.report.stored import SlotState, Stored, slot_state
 from recovery.report.tables import EVENTS, NODES, RANKS, STEPS
-from recovery.store.reader import StoredEvent, read_events, read_failed_work, read_newest_events
+from recovery.store.reader import StoredEvent, read_failed_work, read_newest_events
 
 _AWAY = (NodeState.LOST.value, NodeState.SUSPECT.value)
 LAST_EVENTS = 8
@@ -35,7 +36,7 @@ def status(stored: Stored) -> dict[str, Any]:
     committed, processes = committed_step(stored), RunningProcesses(stored)
     noted = notes_of_now(stored)
     ranks = progress_of_ranks(stored, processes, noted)
-    newest = newest_step(stored, ranks)
+    newest, events = newest_step(stored, ranks), _newest_events(stored.path)
     return {
         "path": str(stored.path),
         "job": job.job,
@@ -63,8 +64,8 @@ def status(stored: Stored) -> dict[str, Any]:
         "lost": processes.rows(
             tuple(node for node in stored.lost if stored.slot_state(node) is SlotState.RANK)
         ),
-        "last_events": EVENTS.rows(read_events(stored.path, limit=LAST_EVENTS, newest=True)),
-        "shown_events": EVENTS.rows(_shown_events(stored)),
+        "last_events": EVENTS.rows(events[-LAST_EVENTS:]),
+        "shown_events": EVENTS.rows(shown_events(events)),
         "ranks": RANKS.rows(ranks),
         "unreadable": list(noted.unreadable),
         # What only a running scheduler is told.
@@ -73,12 +74,15 @@ def status(stored: Stored) -> dict[str, Any]:
     }
 
 
-def _shown_events(stored: Stored) -> Sequence[StoredEvent]:
-    newest = read_newest_events(
-        stored.path, frozenset(EventKind) - {EventKind.CHECKPOINT_COMMITTED}, LAST_EVENTS
-    )
-    committed = read_newest_events(stored.path, {EventKind.CHECKPOINT_COMMITTED}, 1)
-    return shown_events(sorted((*newest, *committed), key=lambda event: event.sequence))
+def _newest_events(path: Path) -> list[StoredEvent]:
+    """Oldest first: so many commits, and so many others."""
+    commits = {EventKind.CHECKPOINT_COMMITTED}
+    found = [
+        event
+        for kinds in (commits, frozenset(EventKind) - commits)
+        for event in read_newest_events(path, kinds, LAST_EVENTS)
+    ]
+    return sorted(found, key=lambda event: event.sequence)
 
 
 def shown_events(events: Sequence[StoredEvent]) -> Sequence[StoredEvent]:

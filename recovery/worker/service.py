@@ -137,9 +137,12 @@ class WorkerService:
         """Start the thread; returns when its loop runs.
 
         Raises:
-            ProcessError: it ended before that.
+            ProcessError: it ended before that, or the system gives none.
         """
-        threading.Thread(target=self._run, name="recovery-connection", daemon=True).start()
+        try:
+            threading.Thread(target=self._run, name="recovery-connection", daemon=True).start()
+        except RuntimeError as error:
+            raise ProcessError("NO_THREAD", reason=error) from error
         self._up.wait()
         if self._broken is not None:
             raise self._broken

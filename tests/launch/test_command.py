@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from recovery.cli.msrun import _summary
-from recovery.errors import RecoveryError
+from recovery.errors import RecoveryError, SettingError
 from recovery.launch import command, host_address
 from recovery.launch.command import msrun
 from recovery.transport.local_address import is_local
@@ -65,6 +65,12 @@ def test_this_hosts_own_addresses() -> None:
     assert is_local("localhost")
     assert not is_local("no-such-host.invalid")
     assert host_address.resolve("localhost") in ("127.0.0.1", "::1")
+
+
+@pytest.mark.parametrize("name", ["a" * 64, "a..b", "a\0b", "no-such-host.invalid"])
+def test_what_is_no_name_of_a_host_is_said(name: str) -> None:
+    with pytest.raises(SettingError, match=r"--master_addr=.*: cannot be resolved \(.+\)\. Give the address"):
+        host_address.resolve(name)
 
 
 def test_a_host_goes_by_its_ipv4_address_where_the_masters_name_has_both(

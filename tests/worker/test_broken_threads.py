@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
+from recovery import config
 from recovery.checkpoint.verify import Wanted
 from recovery.checkpoint.watch import DirectoryWatch
 from recovery.core.effects import Persist
@@ -21,7 +22,8 @@ from recovery.core.ids import NodeId, Rank, RunId
 from recovery.core.rules import Rules
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.effects import Connect, Disconnect, FindCheckpoints, WorkerEffect
-from recovery.errors import ROWS
+from recovery.errors import ROWS, ProcessError
+from recovery.launch.attempt import Attempt, History
 from recovery.objects import commits
 from recovery.objects.store import opened
 from recovery.objects.uploads import Uploads
@@ -38,6 +40,7 @@ from recovery.worker.file_exchange import FileExchange
 from recovery.worker.held_copies import Copies
 from recovery.worker.local_store import LocalStore
 from recovery.worker.object_storage import ObjectStorage
+from recovery.worker.service import WorkerService
 from recovery.worker.training_control import TrainingControl
 from tests.checkpoint.conftest import Save
 from tests.needs import needs_package
@@ -336,6 +339,35 @@ def test_whatever_fails_the_machine_is_given_a_result_and_a_line_says_why(
 
 
 # --- the thread of the connection ---------------------------------------------------------------------------------------
+
+
+def test_a_process_that_cannot_start_its_own_thread_says_so_and_counts_as_one_that_never_began() -> None:
+    environment = {
+        "MS_ROLE": "MS_WORKER",
+        "MS_WORKER_NUM": "1",
+        "MS_SCHED_HOST": "127.0.0.1",
+        "MS_SCHED_PORT": "1024",
+        "MS_NODE_ID": "w0",
+    }
+    worker = WorkerService(config.load(environment))
+    with (
+        without_threads(),
+        pytest.raises(ProcessError, match=r"NO_THREAD: .*can't start new thread") as caught,
+    ):
+        worker.start()
+    attempt = Attempt(
+        number=1,
+        pid=7,
+        status=caught.value.exit_code,
+        cause=ROWS["NO_THREAD"].cause,
+        how="",
+        begun_ms=0,
+        ended_ms=1,
+    )
+    history = History()
+    history.note(attempt)
+    history.note_relaunch()
+    assert (attempt.begun, history.relaunched_ms, history.unbegun_ms is None) == (False, [], False)
 
 
 @pytest.mark.parametrize("when", ["start", "later", "stimulus"])
