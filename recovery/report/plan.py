@@ -298,12 +298,15 @@ def _plan(
             if node.state.is_here
         ),
         live=_live_sentence(stored),
-        guesses=rebuild.guesses_of(
-            stored.job,
-            stored.workers,
-            (record for record in stored.checkpoints if record.run == stored.job.run),
-        ),
+        guesses=_guesses(stored),
     )
+
+
+def _guesses(stored: Stored) -> tuple[str, ...]:
+    """What a rebuilt store rests on, as its event says, until the next plan is made."""
+    newest = read_newest_events(stored.path, (EventKind.STORE_REBUILT, EventKind.PLAN_MADE), 1)
+    unsure = newest[0].event.details.partition(rebuild.UNSURE)[2] if newest else ""
+    return tuple(unsure.split("; ")) if unsure else ()
 
 
 def _taken_by(stored: Stored, lost: NodeRecord) -> str | None:

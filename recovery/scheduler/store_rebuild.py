@@ -220,86 +220,57 @@ def records_of(traces: Traces, source: str = "") -> tuple[Record, ...]:
             path=str(traces.path),
             found=f"{traces.description}, but no store here is of rank {ranks}: start its scheduler with MS_REBUILD_STORE=1, it asks the workers",
         )
+    # A job that had a plan has given its ranks. Servers leave no trace, so they are waited for as at the beginning.
+    formed = bool(built.generations) and not built.server_count
     job = JobRecord(
         job=built.job,
         worker_count=built.worker_count,
         server_count=built.server_count,
         run=built.run,
-        state=_state_of(built),
+        state=JobState.INTERRUPTED if formed else JobState.FORMING,
         generation=built.generation,
         scheduler_incarnation=built.scheduler_incarnation,
         reason=REBUILDING,
     )
+    unsure = [
+        "whose rejoin window was open: every process that was here counts as live for one lease",
+        *(f"what is not readable: {text}" for text in traces.unreadable),
+    ]
     event = EventRecord(
         kind=EventKind.STORE_REBUILT,
         run=built.run,
         generation=built.generation,
         reason=f"from what lies in {source or traces.path}",
-        details=rebuild.report(built, traces.pasts) + _unsure(traces),
+        details=built.report(*unsure),
     )
-    nodes = tuple(_node(traces, built, name) for name in built.ranks)
+    slots = rebuild.slot_names({name: first_id(name) for name in built.ranks})
     return (
         job,
         RunRecord(run=built.run),
-        *nodes,
-        *_replaced(traces, built),
-        *_slots(traces, built),
+        *(_node(traces, built, name) for name in built.reports),
+        *(
+            SlotRecord(node_id=name, slot=slots.get(name, ""))
+            for name in built.reports
+            if slots.get(name, "") != name
+        ),
         *built.generations,
         *built.checkpoints,
         event,
     )
 
 
-def _state_of(built: Rebuilt) -> JobState:
-    """A job that had a plan has given its ranks. Servers leave no trace, so they are waited for as at the beginning."""
-    formed = bool(built.generations) and not built.server_count
-    return JobState.INTERRUPTED if formed else JobState.FORMING
-
-
-def _of_run(traces: Traces, built: Rebuilt) -> list[NodeId]:
-    """The nodes that have trained in the newest run, in the order in which their ranks were last theirs."""
-    names = [name for name, past in traces.pasts.items() if past.run == built.run]
-    return sorted(names, key=lambda name: (traces.pasts[name].generation, natural_key(name)))
-
-
-def _replaced(traces: Traces, built: Rebuilt) -> list[Record]:
-    """Whose rank another id has taken over: lost for long, so that the id may return at once."""
-    return [
-        msgspec.structs.replace(_node(traces, built, name), rank=None, state=NodeState.LOST)
-        for name in _of_run(traces, built)
-        if name not in built.ranks
-    ]
-
-
-def _slots(traces: Traces, built: Rebuilt) -> list[Record]:
-    """By which name the place of each rank is called: that of the id which held it first, under which its launcher starts it again."""
-    first: dict[Rank, str] = {}
-    for name in _of_run(traces, built):
-        first.setdefault(traces.pasts[name].rank, first_id(name))
-    slots: dict[NodeId, str] = {}
-    for name, rank in built.ranks.items():
-        is_of_another = first[rank] in slots.values() or built.ranks.get(NodeId(first[rank]), rank) != rank
-        slots[name] = name if is_of_another else first[rank]
-    without = [SlotRecord(node_id=name, slot="") for name in _of_run(traces, built) if name not in slots]
-    return [*(SlotRecord(node_id=name, slot=slot) for name, slot in slots.items() if slot != name), *without]
-
-
-def _unsure(traces: Traces) -> str:
-    said = (
-        "; not known: whose rejoin window was open: every process that was here counts as live for one lease"
-    )
-    return said + (f"; not readable: {'; '.join(traces.unreadable)}" if traces.unreadable else "")
-
-
 def _node(traces: Traces, built: Rebuilt, name: NodeId) -> NodeRecord:
-    """As it was when its last plan came. A living process resumes by its token; another one waits out a lease."""
+    """As it was when its last plan came. A living process resumes by its token; another one waits out a lease.
+
+    An id whose rank another one has taken over is lost for long, so it may return at once.
+    """
     past, known = traces.pasts[name], traces.nodes.get(name)
     return NodeRecord(
         node_id=name,
         role=Role.WORKER,
         rank=built.ranks.get(name),
         incarnation=past.incarnation,
-        state=NodeState.LIVE,
+        state=NodeState.LIVE if name in built.ranks else NodeState.LOST,
         token_digest=known.token_digest if known is not None else "",
         admission_request=known.admission_request if known is not None else "",
         host=known.host if known is not None else "",

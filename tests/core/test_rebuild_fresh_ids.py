@@ -156,8 +156,8 @@ def test_who_knows_more_of_a_rank_has_one_lease_to_come_and_has_it_again() -> No
     assert fresh.last(m.Rollback).step == 20
     assert replaced.hears(m.Rollback) == 0
     assert ranks(desk) == {"worker_0": 0, "worker_1": None, "worker_3.2": 1}
-    assert desk.machine.state.nodes[NodeId("worker_3.2")].slot == "worker_1", (
-        "the place where it was held first"
+    assert desk.machine.state.nodes[NodeId("worker_3.2")].slot == "worker_3", (
+        "its launcher starts it again by that name"
     )
 
 

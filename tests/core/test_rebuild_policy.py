@@ -17,8 +17,6 @@ from recovery.core.rules import Rules
 from recovery.core.tiers import MEMORY_DIRECTORY_PREFIX
 from tests.core.desk import Desk, checkpoint
 from tests.core.pasts import OLD, began, built, past
-from tests.scheduler.test_rebuild import job, node
-from tests.store import samples
 
 # --- what the workers know together ------------------------------------------------------------------------------------
 
@@ -59,7 +57,6 @@ def test_where_a_forgotten_generation_began_is_taken_from_its_lowest_file() -> N
     )
 
     assert [(one.generation, one.step) for one in found.generations] == [(1, 0), (2, 19)]
-    assert "where generation 2 began, taken for step 19" in found.guesses
     steps_of_1 = {file.step for file in found.checkpoints if file.rank == 1}
     assert steps_of_1 == {10}, "step 20 of generation 1 beside step 20 of generation 2"
 
@@ -70,7 +67,7 @@ def test_who_has_saved_keeps_the_plan_from_step_0_even_without_files(lost_files:
     found = built(msgspec.structs.replace(one, held=()) if lost_files else one, past(1))
 
     assert CheckpointState.COMMITTED in {file.state for file in found.checkpoints}
-    assert any("taken for so" in guess for guess in found.guesses)
+    assert "taken for so" in found.report()
 
 
 def test_a_note_of_a_file_that_is_there_is_not_doubled() -> None:
@@ -103,19 +100,17 @@ def test_an_older_run_counts_only_for_the_numbers() -> None:
 
     assert found.missing() == [1]
     assert found.scheduler_incarnation == 9
-    assert found.incarnations == {"w0": 3, "w1": 3}
+    assert found.reports.keys() == {"w0", "w1"}, "the number of each of them is given again to nobody"
     assert {file.rank for file in found.checkpoints} == {0}
-    assert found.guesses[0] == "w1 knows only run 0 of 1"
-    assert found.guesses[-1] == "nobody knows who was rank 1"
+    assert found.unsure == ("nobody knows who was rank 1",)
 
 
 @pytest.mark.parametrize(
     ("one", "other", "why"),
     [
         (past(0), past(1, job="x"), "2 different jobs"),
-        (past(0), past(1, worker_count=3), "different numbers of workers"),
-        (past(0), past(0), "both rank 0"),
-        (past(0), past(7), "rank 7 of 2 workers"),
+        (past(0), past(1, worker_count=3), "b was rank 1 of 3 workers, and a knows 2 workers"),
+        (past(0), past(7), "b was rank 7 of 2 workers"),
     ],
 )
 def test_workers_that_contradict_each_other_are_named(
@@ -130,7 +125,7 @@ def test_what_was_taken_from_where_is_reported() -> None:
     known = {NodeId("w0"): past(0, 10, 20), NodeId("w1"): past(1)}
     found = rebuild.rebuild(known)
     assert isinstance(found, Rebuilt)
-    report = rebuild.report(found, known)
+    report = found.report()
     assert report.startswith(
         "w0: rank 0, generation 1, holds steps 10, 20; w1: rank 1, generation 1, holds nothing"
     )
@@ -138,7 +133,8 @@ def test_what_was_taken_from_where_is_reported() -> None:
     known = {NodeId("w0"): past(0, 10), NodeId("w1"): past(1, 10)}
     found = rebuild.rebuild(known)
     assert isinstance(found, Rebuilt)
-    assert "not known" not in rebuild.report(found, known)
+    assert "not known" not in found.report()
+    assert found.report("why").endswith("; not known: why")
 
 
 def test_ranks_that_are_kept_leave_the_rest_to_the_others() -> None:
@@ -155,7 +151,8 @@ def test_of_one_rank_the_newest_holder_counts_and_who_was_replaced_is_named() ->
     found = rebuild.rebuild(known)
     assert isinstance(found, Rebuilt)
     assert found.ranks == {"w0": 0, "s0": 1}
-    assert "w1 was rank 1 up to generation 3, when another took it over" in found.guesses
+    assert "w1: rank 1, generation 3, holds steps 10, 99" in found.report()
+    assert found.unsure == ()
     assert 99 not in {one.step for one in found.checkpoints}
 
 
@@ -166,7 +163,7 @@ HERE = {NodeId("w0"): past(0), NodeId("w1"): past(1)}
 
 def said(known: m.JobHistory) -> Rebuilt | Unclear:
     """Both ranks are here and have saved nothing; a standby has said this and is gone."""
-    return rebuild.rebuild(HERE, {NodeId("s0"): known})
+    return rebuild.rebuild({**HERE, NodeId("s0"): known}, HERE.keys())
 
 
 def test_numbers_of_who_is_gone_stay_given() -> None:
@@ -175,7 +172,7 @@ def test_numbers_of_who_is_gone_stay_given() -> None:
     assert (found.generation, found.scheduler_incarnation) == (5, 9)
     assert found.ranks == {"w0": 0, "w1": 1}, "it holds no rank"
     assert 5 in {one.generation for one in found.generations}
-    assert found.unsure_ranks[1] == "rank 1 is known only up to generation 1 of 5", "it may come back"
+    assert found.unsure[1] == "rank 1 is known only up to generation 1 of 5", "it may come back"
 
 
 @pytest.mark.parametrize("lost_files", [False, True])
@@ -206,7 +203,7 @@ def test_another_job_of_who_is_gone_counts_nowhere() -> None:
 
 
 @pytest.mark.parametrize(
-    ("known", "why"), [(past(0, worker_count=3), "different numbers"), (past(7), "rank 7")]
+    ("known", "why"), [(past(0, worker_count=3, generation=2), "s0 knows 3 workers"), (past(7), "rank 7")]
 )
 def test_who_is_gone_and_contradicts_is_named(known: m.JobHistory, why: str) -> None:
     found = said(known)
@@ -215,16 +212,13 @@ def test_who_is_gone_and_contradicts_is_named(known: m.JobHistory, why: str) -> 
     assert "s0" in found.reason
 
 
-def test_what_a_rebuilt_store_rests_on_is_said_until_its_processes_have_come() -> None:
-    of_job = job(generation=4)
-    known = msgspec.structs.replace(node(0), generation=Generation(4), reason=rebuild.OF_REBUILT_STORE)
-    behind = msgspec.structs.replace(node(1), generation=Generation(3), reason=rebuild.OF_REBUILT_STORE)
-    back = msgspec.structs.replace(behind, reason="")
-    unsure = msgspec.structs.replace(samples.checkpoint(), reason=rebuild.NOT_KNOWN)
+def test_no_two_slots_have_one_name_and_none_that_of_a_member_of_another_one() -> None:
+    def named(**wanted: str) -> dict[str, str]:
+        return {
+            str(name): slot
+            for name, slot in rebuild.slot_names({NodeId(one): of for one, of in wanted.items()}).items()
+        }
 
-    said = "rank 1 is known only up to generation 3 of 4: a later holder of it may have newer files"
-    assert rebuild.guesses_of(of_job, (known, behind), ()) == (said,)
-    assert rebuild.guesses_of(of_job, (known, back), (samples.checkpoint(),)) == ()
-    assert rebuild.guesses_of(of_job, (known, back), (unsure,)) == (
-        "whether any step was ever held by all ranks is not known: taken for so",
-    )
+    assert named(a="x", b="b") == {"a": "x", "b": "b"}
+    assert named(a="x", b="x") == {"a": "x", "b": "b"}
+    assert named(a="b", b="x") == {"a": "a", "b": "x"}

@@ -45,7 +45,8 @@ def test_standby_that_held_the_rank_last_has_it_again(standby_first: bool) -> No
     assert (waits.last(m.Rollback).step, waits.last(m.Rollback).rank) == (20, 1)
     assert second.hears(m.Rollback) == 0
     desk.restart()
-    assert desk.machine.state.nodes[NodeId("s0")].slot == "worker_1"
+    assert desk.machine.state.nodes[NodeId("s0")].slot == "s0"
+    assert desk.machine.state.nodes[NodeId("worker_1")].is_standby
 
 
 def test_numbers_of_incarnations_rise_above_those_of_the_lost_store_without_a_rank_and_for_who_is_gone() -> (
@@ -201,6 +202,17 @@ def test_rank_that_is_lost_while_a_rebuilt_job_forms_is_offered() -> None:
     assert fresh.last(m.Rollback).step == 10
 
 
+def test_who_has_left_again_has_no_rank_whatever_it_knew() -> None:
+    desk = Desk(RULES)
+    first, second, waits = come(desk, "worker_0", "worker_1", "s0")
+    ready(second, LATER)
+    second.send(m.Leave(request_id=second.request(), reason="SIGTERM"))
+    ready(first, past(0, 10, 20, generation=5))
+    ready(waits, BEFORE)
+    pass_time(desk, RULES.lease_ms, first, waits)
+    assert ranks(desk) == {"worker_0": 0, "worker_1": None, "s0": 1}
+
+
 def test_standby_whose_connection_closed_for_a_moment_is_still_waited_for() -> None:
     """Ready once does not count for the next connection: it may have held the rank last."""
     desk = Desk(RULES)
@@ -301,7 +313,8 @@ def test_job_that_only_who_is_gone_knew_is_no_new_one() -> None:
     assert (job.job, job.state) == (OLD, JobState.FAILED)
     assert "no step is held by all 2 ranks" in job.reason
     [built] = [event.details for event in desk.events if event.kind is EventKind.STORE_REBUILT]
-    assert "s0 has said so and is gone, with its files" in built
+    assert "s0: rank 1, generation 5, holds steps 10" in built
+    assert "nobody knows who was rank 1" in built
 
 
 @pytest.mark.parametrize("says_ready", [True, False])

@@ -21,12 +21,12 @@ def test_in_a_lost_store_a_worker_that_found_no_slot_takes_that_of_the_next_lost
         one.register()
     waits = standby(desk)
     lose(desk, second)
-    assert (slot(desk, "w2"), slot(desk, "s0")) == ("w2", ""), (
-        "a standby may not, and a worker that came now would"
-    )
     for one in (first, surplus):
         one.ready()
     assert (first.follow().rank, surplus.follow().rank) == (0, 1)
+    assert (slot(desk, "w2"), slot(desk, "s0")) == ("w2", ""), (
+        "a standby may not, and a worker that came now would"
+    )
     assert waits.hears(m.Offer) == 0
 
 
@@ -37,11 +37,22 @@ def test_in_a_lost_store_the_slot_that_is_left_goes_to_who_is_of_its_place() -> 
     for one in (first, second, surplus, successor):
         assert isinstance(one.register(), m.Admitted)
     lose(desk, second)
-    assert (slot(desk, "w1.2"), slot(desk, "a")) == ("w1", ""), "the other one came first"
     for one in (first, successor):
         one.ready()
     surplus.ready()
     assert (first.follow().rank, successor.follow().rank) == (0, 1)
+    assert (slot(desk, "w1.2"), slot(desk, "a")) == ("w1", ""), "the other one came first"
+
+
+def test_in_a_lost_store_a_standby_that_had_no_rank_is_none_of_those_that_are_enough() -> None:
+    desk = Desk(Rules(worker_count=2, standby_count=1, rebuild_store=True))
+    first = Worker(desk, "w0")
+    first.register()
+    waits = standby(desk)
+    for one in (first, waits):
+        one.ready()
+    assert job(desk).state is JobState.FORMING
+    assert slot(desk, "s0") == ""
 
 
 def test_in_a_lost_store_a_standby_takes_the_slot_of_who_never_comes_back_to_say_what_it_knows() -> None:

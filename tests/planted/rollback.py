@@ -266,8 +266,8 @@ GENERATIONS = (
         "I9",
         "core/scheduler/membership/quorum.py",
         "all_ranks_ready",
-        "state.rules.world_size",
-        "state.rules.world_size - 1",
+        "workers.ready == workers.taken >= state.rules.world_size",
+        "workers.ready == workers.taken >= state.rules.world_size - 1",
         ("tests/core/test_late_messages.py::test_no_plan_is_made_while_a_rank_has_not_come",),
     ),
     Bug(

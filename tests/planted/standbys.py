@@ -251,8 +251,8 @@ STANDBYS = (
         "I19",
         "core/policy/rebuild.py",
         "_holders",
-        "past.generation == newest[past.rank]",
-        "past.generation <= newest[past.rank]",
+        "(pasts[name].generation, not pasts[name].noted_by, natural_key(name))",
+        "(not pasts[name].noted_by, natural_key(name))",
         (
             "tests/core/test_rebuild_policy.py::test_of_one_rank_the_newest_holder_counts_and_who_was_replaced_is_named",
         ),
@@ -297,9 +297,9 @@ STANDBYS = (
         "while a lost store is built again, a worker that found no slot never gets one",
         "I14",
         "core/scheduler/membership/lost_scheduler_store.py",
-        "_may_sit",
-        "had_rank or not node.waits_by_choice",
-        "had_rank",
+        "_members",
+        "node.slot or not node.waits_by_choice or _is_here(state, node)",
+        "node.slot or _is_here(state, node)",
         (f"{_LEFT}::test_in_a_lost_store_a_worker_that_found_no_slot_takes_that_of_the_next_lost_one",),
     ),
     Bug(

@@ -1,19 +1,21 @@
-"""What was this job? Its workers report it when its scheduler's store is lost: together they know what it knew.
+"""What was this job? Its workers report it when its scheduler's store is lost: its numbers, its ranks and where its plans began.
 
-Nothing is guessed towards step 0: where a worker has ever saved, the plan counts a step as committed and stops rather than start over.
+Everything else goes on by the ordinary rules. Nothing is guessed towards step 0: where a worker has ever saved, the plan counts a step as
+committed and stops rather than start over.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Union
 
 import msgspec
 
 from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RunId
 from recovery.core.messages import GenerationStart, HeldCheckpoint, JobHistory
-from recovery.core.policy import ranks, rollback
+from recovery.core.policy import rollback
+from recovery.core.policy.ranks import natural_key
 from recovery.core.records import (
     CheckpointRecord,
     CheckpointState,
@@ -28,9 +30,10 @@ REPORTED = "reported by the workers"
 NOT_KNOWN = "rebuilt: whether all ranks held it is not known"
 OF_REBUILT_STORE = "its scheduler's store was rebuilt"
 """Why a node is in its state that has not come since."""
+UNSURE = "; not known: "
+"""What follows it in the details of the event of a rebuild, nobody has known."""
 NUMBERS_PER_REBUILD = 1_000
 NUMBERS_LEFT_FREE = 100
-_NOBODY: Mapping[NodeId, JobHistory] = {}
 
 
 class Rebuilt(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,18 +47,29 @@ class Rebuilt(msgspec.Struct, frozen=True, kw_only=True):
     """The newest that any worker knows: numbers only rise."""
     scheduler_incarnation: Incarnation
     ranks: Mapping[NodeId, Rank]
-    incarnations: Mapping[NodeId, Incarnation]
-    """Also of those that have no rank, or are gone."""
+    """Of those who are here: the newest holder of each rank."""
+    reports: Mapping[NodeId, JobHistory]
+    """Of this job, whoever has said it. Those of an older run count only for the numbers."""
     generations: tuple[GenerationRecord, ...]
+    """Where the plans of the run began that a worker knows: no step that one of them rolled back is gone back to."""
     checkpoints: tuple[CheckpointRecord, ...]
-    guesses: tuple[str, ...]
-    """What nobody could say, and what was taken instead."""
-    unsure_ranks: tuple[str, ...] = ()
+    unsure: tuple[str, ...]
     """Ranks whose last holder may not have reported: which, and how far each is known. That may cost steps, its place, or a number twice."""
 
     def missing(self) -> list[int]:
         """Ranks of which no worker has reported."""
         return sorted(set(range(self.worker_count)) - set(self.ranks.values()))
+
+    def report(self, *unsure: str) -> str:
+        """What was taken from where, and what nobody knew, for the event log; `unsure`: what else."""
+        of_each = "; ".join(
+            f"{node_id}: rank {past.rank}, generation {past.generation}, {_steps(past)}"
+            for node_id, past in sorted(self.reports.items(), key=lambda item: natural_key(item[0]))
+        )
+        unsure += self.unsure
+        if any(record.reason for record in self.checkpoints):
+            unsure += ("whether any step was ever held by all ranks: taken for so, since some have saved",)
+        return f"{of_each}{UNSURE}{'; '.join(unsure)}" if unsure else of_each
 
 
 class Unclear(msgspec.Struct, frozen=True):
@@ -102,76 +116,68 @@ def past_of(
 
 
 def rebuild(
-    pasts: Mapping[NodeId, JobHistory], gone: Mapping[NodeId, JobHistory] = _NOBODY
+    reports: Mapping[NodeId, JobHistory], here: Collection[NodeId] | None = None
 ) -> Union[Rebuilt, Unclear]:
-    """Put together what the workers know; at least one does, here or gone.
+    """Put together what the workers know; at least one has said it.
 
     Args:
-        pasts: by node id. Those of an older run count only for the numbers.
-        gone: of nodes that have said it and are not here any more. Each holds no rank and no file; its numbers and plans were given, and it has
-            saved what it has saved.
+        reports: by node id.
+        here: who of them can hold a rank; None: all. Of the others the numbers and plans were given, and they have saved what they have saved.
 
     Source: docs/design/store.md "A store that is lost".
     """
-    jobs = {past.job: node_id for node_id, past in (pasts or gone).items()}
+    here = reports.keys() if here is None else here
+    jobs = {reports[node_id].job: node_id for node_id in here or reports}
     if len(jobs) > 1:
         named = ", ".join(f"{job} ({node_id})" for job, node_id in sorted(jobs.items()))
         return Unclear(f"workers know {len(jobs)} different jobs: {named}")
-    everybody = [*pasts.values(), *(past for past in gone.values() if past.job in jobs)]
-    run = max(past.run for past in everybody)
-    current = {node_id: past for node_id, past in sorted(pasts.items()) if past.run == run}
-    left = {node_id: past for node_id, past in gone.items() if past.job in jobs and past.run == run}
-    newest = max((*current.values(), *left.values()), key=lambda past: past.generation)
-    current, replaced = _holders(current)
-    clashes = (
-        _clash(known, newest.worker_count)
-        for known in (current, *({node_id: left[node_id]} for node_id in left))
-    )
-    clash = next(filter(None, clashes), "")
-    if clash:
-        return Unclear(clash)
-    known = {node_id: past.rank for node_id, past in current.items()}
-    generations, guesses = _generations(run, (*current.values(), *left.values()))
-    guesses += [*replaced, *(f"{node_id} has said so and is gone, with its files" for node_id in left)]
-    guesses += [
-        f"{node_id} knows only run {past.run} of {run}" for node_id, past in pasts.items() if past.run != run
+    of_job = {node_id: past for node_id, past in sorted(reports.items()) if past.job in jobs}
+    run = max(past.run for past in of_job.values())
+    of_run = {node_id: past for node_id, past in of_job.items() if past.run == run}
+    knows_most = max(of_run, key=lambda node_id: of_run[node_id].generation)
+    newest = of_run[knows_most]
+    for node_id, past in of_run.items():
+        if past.worker_count != newest.worker_count or past.rank >= newest.worker_count:
+            had = f"rank {past.rank} of {past.worker_count} workers"
+            return Unclear(f"{node_id} was {had}, and {knows_most} knows {newest.worker_count} workers")
+    ranks = _holders({node_id: past for node_id, past in of_run.items() if node_id in here})
+    holders = [of_run[node_id] for node_id in ranks]
+    generations = _generations(run, of_run.values())
+    known = {past.rank: past.generation for past in holders}
+    unsure = [
+        f"rank {rank} is known only up to generation {known[rank]} of {newest.generation}"
+        for rank in sorted(known)
+        if known[rank] < newest.generation
     ]
-    checkpoints, unsure = _checkpoints(newest.worker_count, current, left.values(), generations)
-    built = Rebuilt(
+    unsure += [
+        f"nobody knows who was rank {rank}"
+        for rank in map(Rank, range(newest.worker_count))
+        if rank not in known
+    ]
+    return Rebuilt(
         job=newest.job,
         worker_count=newest.worker_count,
         server_count=newest.server_count,
         run=run,
-        generation=Generation(
-            max(
-                newest.generation,
-                *(record.generation for record in checkpoints),
-                *(record.generation for record in generations),
-                0,
-            )
-        ),
-        scheduler_incarnation=max(past.scheduler_incarnation for past in everybody),
-        ranks=known,
-        incarnations={
-            node_id: past.incarnation for node_id, past in (*pasts.items(), *gone.items()) if past.job in jobs
-        },
+        generation=max(newest.generation, *(record.generation for record in generations), Generation(0)),
+        scheduler_incarnation=max(past.scheduler_incarnation for past in of_job.values()),
+        ranks=ranks,
+        reports=of_job,
         generations=generations,
-        checkpoints=checkpoints,
-        guesses=(*guesses, *unsure),
+        checkpoints=_checkpoints(newest.worker_count, holders, of_run.values(), generations),
+        unsure=tuple(unsure),
     )
-    lost = [f"nobody knows who was rank {rank}" for rank in built.missing()]
-    behind = [
-        _known_up_to(past.rank, past.generation, newest.generation)
-        for past in sorted(current.values(), key=lambda past: past.rank)
-        if past.generation < newest.generation
-    ]
-    unsure_ranks = (*behind, *lost)
-    guessed = (*built.guesses, *unsure_ranks)
-    return msgspec.structs.replace(built, guesses=guessed, unsure_ranks=unsure_ranks)
 
 
-def _known_up_to(rank: Rank, generation: int, newest: int) -> str:
-    return f"rank {rank} is known only up to generation {generation} of {newest}"
+def slot_names(wanted: Mapping[NodeId, str]) -> dict[NodeId, str]:
+    """How the slot of each node is called: as it is wanted, but no two by one name, and none by the id of a node that has another one."""
+    names: dict[NodeId, str] = {}
+    taken: set[str] = set()
+    for node_id, name in wanted.items():
+        is_of_another = name in taken or (name != node_id and name in wanted)
+        names[node_id] = node_id if is_of_another else name
+        taken.add(names[node_id])
+    return names
 
 
 def first_number_after(newest: Generation) -> Generation:
@@ -183,159 +189,73 @@ def first_number_after(newest: Generation) -> Generation:
     return Generation(math.ceil((newest + NUMBERS_LEFT_FREE) / NUMBERS_PER_REBUILD) * NUMBERS_PER_REBUILD)
 
 
-def guesses_of(
-    job: JobRecord, nodes: Iterable[NodeRecord], checkpoints: Iterable[CheckpointRecord]
-) -> tuple[str, ...]:
-    """What a rebuilt store still rests on, as sentences: what its rows do not know of nodes that have not come since.
-
-    Args:
-        job: as it is stored.
-        nodes: those that hold a rank.
-        checkpoints: its index, of this run.
-    """
-    behind = sorted(
-        (node.rank, node.generation)
-        for node in nodes
-        if node.reason == OF_REBUILT_STORE
-        if node.rank is not None and node.generation < job.generation
+def _steps(past: JobHistory) -> str:
+    return (
+        f"holds steps {', '.join(str(held.step) for held in reversed(past.held))}"
+        if past.held
+        else "holds nothing"
     )
-    guesses = [
-        f"{_known_up_to(rank, generation, job.generation)}: a later holder of it may have newer files"
-        for rank, generation in behind
-    ]
-    if any(record.reason == NOT_KNOWN for record in checkpoints):
-        guesses.append("whether any step was ever held by all ranks is not known: taken for so")
-    return tuple(guesses)
 
 
-def report(built: Rebuilt, pasts: Mapping[NodeId, JobHistory]) -> str:
-    """What was taken from where, and what nobody knew, for the event log."""
-    of_each = "; ".join(
-        f"{node_id}: rank {past.rank}, generation {past.generation}, "
-        + (
-            f"holds steps {', '.join(str(held.step) for held in reversed(past.held))}"
-            if past.held
-            else "holds nothing"
-        )
-        for node_id, past in sorted(pasts.items(), key=lambda item: ranks.natural_key(item[0]))
-    )
-    guessed = f"; not known: {'; '.join(built.guesses)}" if built.guesses else ""
-    return f"{of_each}{guessed}"
+def _holders(pasts: Mapping[NodeId, JobHistory]) -> dict[NodeId, Rank]:
+    """Of each rank its newest holder; of the processes of one place, which know the same, who held it itself, or was started last."""
+    last: dict[Rank, NodeId] = {}
+    for node_id in sorted(
+        pasts, key=lambda name: (pasts[name].generation, not pasts[name].noted_by, natural_key(name))
+    ):
+        last[pasts[node_id].rank] = node_id
+    return {node_id: rank for rank, node_id in last.items()}
 
 
-def _holders(pasts: Mapping[NodeId, JobHistory]) -> tuple[dict[NodeId, JobHistory], list[str]]:
-    """Of one rank the newest holder, and the nodes that had it before: a standby has taken the rank over.
-
-    Of the processes of one place, which know the same, the one that held it itself; else the one that was started last.
-    """
-    newest: dict[Rank, int] = {}
-    for past in pasts.values():
-        newest[past.rank] = max(newest.get(past.rank, 0), past.generation)
-    last = {node_id: past for node_id, past in pasts.items() if past.generation == newest[past.rank]}
-    themselves = {past.rank for past in last.values() if not past.noted_by}
-    started_last: dict[Rank, NodeId] = {}
-    for node_id in sorted(last, key=ranks.natural_key):
-        if last[node_id].rank not in themselves:
-            started_last[last[node_id].rank] = node_id
-    holders = {
-        node_id: past
-        for node_id, past in last.items()
-        if started_last.get(past.rank, node_id) == node_id and not (past.noted_by and past.rank in themselves)
-    }
-    replaced = [
-        f"{node_id} was rank {past.rank} up to generation {past.generation}, when another took it over"
-        for node_id, past in pasts.items()
-        if past.generation < newest[past.rank]
-    ]
-    return holders, replaced
-
-
-def _clash(pasts: Mapping[NodeId, JobHistory], worker_count: int) -> str:
-    of_rank: dict[Rank, NodeId] = {}
-    for node_id, past in pasts.items():
-        if past.worker_count != worker_count:
-            return f"workers know different numbers of workers: {past.worker_count} ({node_id}) and {worker_count}"
-        if past.rank >= worker_count:
-            return f"{node_id} was rank {past.rank} of {worker_count} workers"
-        if past.rank in of_rank:
-            return f"{of_rank[past.rank]} and {node_id} were both rank {past.rank}"
-        of_rank[past.rank] = node_id
-    return ""
-
-
-def _generations(run: RunId, pasts: Iterable[JobHistory]) -> tuple[tuple[GenerationRecord, ...], list[str]]:
+def _generations(run: RunId, pasts: Iterable[JobHistory]) -> tuple[GenerationRecord, ...]:
     """Every plan that somebody received, and where one that nobody remembers began: below whatever was saved in it.
 
     Of the files of one step only those of one generation stay then, and these are of one history.
     """
-    began: dict[int, GenerationStart] = {}
-    lowest_saved: dict[int, int] = {}
-    newest = 0
+    began: dict[Generation, GenerationStart] = {}
+    lowest: dict[Generation, HeldCheckpoint] = {}
     for past in pasts:
-        newest = max(newest, past.generation)
         for start in past.began:
-            if start.generation not in began or start.step < began[start.generation].step:
-                began[start.generation] = start
+            began[start.generation] = min(start, began.get(start.generation, start), key=lambda one: one.step)
         for held in past.held:
-            newest = max(newest, held.generation)
-            lowest_saved[held.generation] = min(held.step, lowest_saved.get(held.generation, held.step))
-    guesses = []
-    for generation in range(1, newest + 1):
-        if generation in began:
-            continue
-        if generation in lowest_saved:
-            step = lowest_saved[generation] - 1
-            began[generation] = GenerationStart(
-                generation=Generation(generation), step=step, epoch=0, step_in_epoch=0
-            )
-            guesses.append(f"where generation {generation} began, taken for step {step}")
-    records = (
-        GenerationRecord(
-            run=run,
-            generation=start.generation,
-            step=start.step,
-            epoch=start.epoch,
-            step_in_epoch=start.step_in_epoch,
-            because=REPORTED,
-            ended=REPORTED,
-        )
-        for start in sorted(began.values(), key=lambda start: start.generation)
+            lowest[held.generation] = min(held, lowest.get(held.generation, held), key=lambda one: one.step)
+    for generation in lowest.keys() - began.keys():
+        step = lowest[generation].step - 1
+        began[generation] = GenerationStart(generation=generation, step=step, epoch=0, step_in_epoch=0)
+    return tuple(
+        GenerationRecord(run=run, **msgspec.structs.asdict(began[number]), because=REPORTED, ended=REPORTED)
+        for number in sorted(began)
     )
-    return tuple(records), guesses
 
 
 def _checkpoints(
     worker_count: int,
-    pasts: Mapping[NodeId, JobHistory],
-    gone: Iterable[JobHistory],
+    holders: Iterable[JobHistory],
+    everybody: Iterable[JobHistory],
     generations: tuple[GenerationRecord, ...],
-) -> tuple[tuple[CheckpointRecord, ...], list[str]]:
-    held = {past.rank: rollback.in_lineage(past.held, generations) for past in pasts.values()}
-    all_held = [(rank, file) for rank, files in held.items() for file in files]
-    common = set(rollback.common_steps(rollback.by_step(all_held), worker_count))
-    on_disks = rollback.by_step((rank, file) for rank, file in all_held if _lasts(file))
-    durable = rollback.common_steps(on_disks, worker_count)
-    in_memory = {file.step for _, file in all_held if not _lasts(file)}
+) -> tuple[CheckpointRecord, ...]:
+    """What the holders of the ranks hold. Where nothing proves that a step was ever held by all, whatever was saved counts as such."""
+    held = [(past.rank, one) for past in holders for one in rollback.in_lineage(past.held, generations)]
+    common = rollback.common_steps(rollback.by_step(held), worker_count)
+    on_disks = rollback.by_step((rank, one) for rank, one in held if _lasts(one))
+    in_memory = {one.step for _, one in held if not _lasts(one)}
     # A plan that went to a step in memory says nothing of disks.
-    proven = bool(durable) or any(record.step and record.step not in in_memory for record in generations)
-    saved = [past for past in (*pasts.values(), *gone) if _newest_saved(past)]
-    guesses = []
-    if saved and not proven:
-        guesses.append("whether any step was ever held by all ranks: taken for so, since some have saved")
-    records = [
+    planned = any(record.step and record.step not in in_memory for record in generations)
+    is_proven = planned or bool(rollback.common_steps(on_disks, worker_count))
+    rows = [
         to_record(
             rank,
-            file,
-            CheckpointState.COMMITTED if file.step in common or not proven else CheckpointState.PUBLISHED,
-            reason="" if proven else NOT_KNOWN,
+            one,
+            CheckpointState.COMMITTED if one.step in common or not is_proven else CheckpointState.PUBLISHED,
+            "" if is_proven else NOT_KNOWN,
         )
-        for rank, file in all_held
+        for rank, one in held
     ]
-    if not proven:
-        there = {(record.rank, record.step) for record in records}
-        noted = {(past.rank, _newest_saved(past)): past for past in saved}
-        records += [_noted(past) for key, past in noted.items() if key not in there]
-    return tuple(records), guesses
+    if is_proven:
+        return tuple(rows)
+    found = {(row.rank, row.step) for row in rows}
+    noted = {(past.rank, step): past for past in everybody if (step := _newest_saved(past))}
+    return (*rows, *(_noted(past) for key, past in noted.items() if key not in found))
 
 
 def _newest_saved(past: JobHistory) -> int:

@@ -75,6 +75,7 @@ def _check_counts(state: SchedulerState, role: Role) -> None:
         slots.done,
         set(slots.names),
         slots.standbys,
+        slots.ready_standbys,
         slots.vacant,
         slots.absent,
         slots.holders,
@@ -85,6 +86,10 @@ def _check_counts(state: SchedulerState, role: Role) -> None:
         sum(node.done for node in holders),
         {node.slot for node in holders},
         sum(node.is_standby and node.record.state.is_here for node in of_role),
+        sum(
+            not node.slot and node.record.state is NodeState.LIVE and node.ready is not None
+            for node in of_role
+        ),
         with_rank,
         with_rank + sum(node.record.rank is None and node.record.state is NodeState.LOST for node in away),
         {node.slot: node.record.node_id for node in of_role if node.slot},

@@ -31,6 +31,7 @@ class Counted(NamedTuple):
     """It is lost, or gone with a rank, and the name of a slot is still its own."""
     is_standby: bool = False
     is_ready: bool = False
+    is_ready_standby: bool = False
     is_done: bool = False
 
 
@@ -40,7 +41,9 @@ class Slots:
     def __init__(self, *, forming: bool) -> None:
         """Begin without nodes. Whether the job is forming says what a slot is."""
         self.forming = forming
-        self.taken = self.ready = self.done = self.vacant = self.absent = self.standbys = 0
+        self.taken = self.ready = self.done = self.vacant = self.absent = self.standbys = (
+            self.ready_standbys
+        ) = 0
         self.names = SlotNames()
         """Of the slots that are taken."""
         self.holders: dict[str, NodeId] = {}
@@ -68,6 +71,7 @@ class Slots:
             is_absent=left_empty and (has_rank or is_lost),
             is_standby=is_here and not slot,
             is_ready=has_slot and record.state is NodeState.LIVE and said_ready,
+            is_ready_standby=not slot and record.state is NodeState.LIVE and said_ready,
             is_done=has_slot and done,
         )
         self.taken += now.has_slot - before.has_slot
@@ -76,6 +80,7 @@ class Slots:
         self.vacant += now.is_vacant - before.is_vacant
         self.absent += now.is_absent - before.is_absent
         self.standbys += now.is_standby - before.is_standby
+        self.ready_standbys += now.is_ready_standby - before.is_ready_standby
         if (now.has_slot, now.slot) != (before.has_slot, before.slot):
             if before.has_slot:
                 self.names.remove(NodeId(before.slot))

@@ -80,7 +80,7 @@ def _may_offer(state: SchedulerState) -> bool:
     if vacancies.offers:
         return True
     may_be_asked = bool(slots.standbys or vacancies.pending_failure)
-    return may_be_asked and (state.builds_again or (state.job.state in WAITING and slots.absent > 0))
+    return may_be_asked and state.job.state in WAITING and slots.absent > 0
 
 
 def _all_done(state: SchedulerState) -> bool:

@@ -236,6 +236,15 @@ class SchedulerState:
             return self.of_this_run(ready.held)
         return self.of_this_run(past.held) if past.rank == rank else ()
 
+    def copies_of_this_run(self, ready: m.Ready) -> list[m.HeldCopy]:
+        """What a node holds of other ranks, of this job and run, that leads to where training is now."""
+        past = ready.past if ready.past is not None and ready.past.job == self.job.job else None
+        copies = ready.copies if past is None else past.copies
+        of_lineage = rollback.in_lineage(
+            self.of_this_run(tuple(copy.checkpoint for copy in copies)), self.generations
+        )
+        return [copy for copy in copies if copy.checkpoint in of_lineage]
+
     def held_by(self, ready: m.Ready, rank: Rank) -> tuple[m.HeldCheckpoint, ...]:
         """What a worker holds of a rank of this job and run that leads to where training is now."""
         return rollback.in_lineage(self.held_of_this_run(ready, rank), self.generations)

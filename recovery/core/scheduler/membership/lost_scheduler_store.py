@@ -1,12 +1,12 @@
 """A scheduler that knows nothing meets workers that know a job: its store was lost.
 
 Before a job's first plan nothing is lost by ending: the scheduler refuses by name, workers train on. With MS_REBUILD_STORE=1 it lets
-everybody in, waits until all are here, and takes the job up again from what they report (`policy/rebuild.py`).
+everybody in, waits until all are here, and goes on with the job that they report (`policy/rebuild.py`) by the ordinary rules.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Union
 
 import msgspec
@@ -14,13 +14,13 @@ import msgspec
 from recovery.core import messages as m
 from recovery.core.checkpoints import CheckpointIndex
 from recovery.core.effects import Exit, Log
-from recovery.core.ids import Generation, Incarnation, NodeId, Rank
-from recovery.core.policy import rebuild, rollback
+from recovery.core.ids import Generation, Incarnation, NodeId
+from recovery.core.policy import rebuild
 from recovery.core.policy.ranks import natural_key, slot_of
 from recovery.core.policy.registration import Refuse
 from recovery.core.records import EventKind, NodeState, Record, RunRecord
 from recovery.core.scheduler.effects import RebuildTimer, SchedulerEffect, SetTimer
-from recovery.core.scheduler.membership import death_proof, slot_choice
+from recovery.core.scheduler.membership import death_proof
 from recovery.core.scheduler.membership.admission import job_fault_of, refuse
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
@@ -83,120 +83,6 @@ def _end(state: SchedulerState, reason: str) -> Exit:
     return Exit(STORE_LOST, reason)
 
 
-def give_slots_to_standbys(state: SchedulerState) -> list[Record]:
-    """While a store is built again: a node that came when all slots were taken, or knows to have had a rank, takes a slot that is free.
-
-    First those whose own place it is. Which of them has which rank is only decided when all ranks are here. Gives the rows.
-    """
-    slots, rows = state.slots[m.Role.WORKER], list[Record]()
-    if not state.builds_again or slots.taken >= state.rules.worker_count or not slots.standbys:
-        return rows
-    may_take = [node for node in state.nodes.values() if _may_sit(node)]
-    left = set(slots.holders) - set(slots.names)
-    for node in sorted(
-        may_take,
-        key=lambda candidate: (_home_slot(candidate) not in left, natural_key(candidate.record.node_id)),
-    ):
-        name = _free_name(state, node)
-        if name and slots.taken < state.rules.worker_count:
-            rows += slot_choice.give_up_name(state, name, node.record.node_id, node.record.role)
-            node.slot = name
-            rows.append(node.slot_record)
-    return rows
-
-
-def _may_sit(node: Node) -> bool:
-    had_rank = node.ready is not None and node.ready.past is not None
-    return node.is_standby and node.record.state is NodeState.LIVE and (had_rank or not node.waits_by_choice)
-
-
-def _home_slot(node: Node) -> str:
-    return slot_of(node.record.node_id, node.replaces)
-
-
-def _free_name(state: SchedulerState, node: Node) -> str:
-    """By which name its slot may be called: where integers are the ranks, an integer; empty: by none, for now."""
-    slots, count = state.slots[m.Role.WORKER], state.rules.worker_count
-    own = node.record.node_id
-    if node.waits_by_choice and count > 1 and not slots.taken:
-        # Whether integers are the ranks is for the ids of the others to say.
-        return ""
-    taken = set(slots.names)
-    names = [_home_slot(node), own, *map(str, range(count)), *state.nodes]
-    fitting = (
-        name for name in map(NodeId, names) if name not in taken and not slots.names.violation(name, count)
-    )
-    return next(fitting, "")
-
-
-def still_asking(state: SchedulerState, now_ms: int) -> Union[list[SchedulerEffect], None]:
-    """What follows while somebody may know more than is known; None: nobody is waited for.
-
-    A standby that has not said yet what it knows may have held a rank until the end. Of a rank of which less is known than of the others,
-    or nothing, the last holder is on its way, or dead: it has one lease to come. So has a node that trains, where none here does.
-    """
-    if not state.builds_again:
-        return None
-    if any(node.is_standby and _may_still_say(node) for node in state.nodes.values()):
-        return []
-    if state.store_rebuild.has_asked:
-        return None
-    pasts = _pasts(state)
-    gone = _gone(state, pasts)
-    built = rebuild.rebuild(pasts, gone) if pasts or gone else None
-    if not isinstance(built, rebuild.Rebuilt):
-        return None
-    unsure = "; ".join(built.unsure_ranks) or _only_noted(state, built)
-    if not unsure:
-        return None
-    if built.worker_count != state.rules.worker_count:
-        # No matter which node comes, this is not the scheduler of that job.
-        return None
-    if state.store_rebuild.asks_until_ms is not None:
-        return []
-    state.store_rebuild.asks_until_ms = now_ms + state.rules.lease_ms
-    text = f"{unsure}: a node that knows more has {state.rules.lease_ms / 1000:g} s to come (MS_NODE_TIMEOUT)"
-    return [
-        Log("store_rebuilding", text, warning=True),
-        SetTimer(RebuildTimer(), state.store_rebuild.asks_until_ms),
-    ]
-
-
-def on_asked(state: SchedulerState, now_ms: int) -> None:
-    """A node that knows more had its time to come."""
-    until_ms = state.store_rebuild.asks_until_ms
-    state.store_rebuild.has_asked = until_ms is not None and now_ms >= until_ms
-
-
-def _only_noted(state: SchedulerState, built: rebuild.Rebuilt) -> str:
-    """Why all that is known may be out of date: standbys may have taken the ranks over since, and train; empty: it is not."""
-    here = [
-        node for node in state.nodes.values() if node.record.role is m.Role.WORKER and node.ready is not None
-    ]
-    all_here = len(here) >= state.rules.worker_count + state.rules.standby_count
-    if all_here or state.store_rebuild.reported_generation >= built.generation:
-        return ""
-    return (
-        f"no node that came has trained in generation {built.generation}, the newest that anybody has noted"
-    )
-
-
-def _may_still_say(node: Node) -> bool:
-    """Is it here and has not said what it knows, or may it be back in a moment?"""
-    is_silent = node.record.state is NodeState.LIVE and node.ready is None
-    return is_silent or node.record.state is NodeState.SUSPECT
-
-
-def _pasts(state: SchedulerState) -> dict[NodeId, m.JobHistory]:
-    """What all nodes that are here know."""
-    return {
-        node.record.node_id: node.ready.past
-        for node in state.nodes.values()
-        if node.record.state is NodeState.LIVE and node.ready is not None
-        if node.ready.past is not None and node.ready.past.job not in state.archived_jobs
-    }
-
-
 def note_past(state: SchedulerState, node: Node, ready: m.Ready) -> list[Record]:
     """Somebody has said what it knows. That stays known when it is lost before all ranks are here.
 
@@ -213,8 +99,94 @@ def note_past(state: SchedulerState, node: Node, ready: m.Ready) -> list[Record]
     return [node.record]
 
 
-def _gone(state: SchedulerState, pasts: Mapping[NodeId, m.JobHistory]) -> dict[NodeId, m.JobHistory]:
-    return {node_id: past for node_id, past in state.store_rebuild.reported.items() if node_id not in pasts}
+def still_asking(state: SchedulerState, now_ms: int) -> Union[list[SchedulerEffect], None]:
+    """What follows while a node is waited for; None: nobody is.
+
+    One that has not said yet what it knows may have held a rank until the end. So may one that trains, while not all are here: it has one
+    lease to come, unless somebody here has followed the newest plan that is known and all ranks are known up to that one.
+    """
+    if not state.builds_again:
+        return None
+    workers = [node for node in state.nodes.values() if node.record.role is m.Role.WORKER]
+    if any(_may_still_say(node) for node in workers):
+        return []
+    built = _built(state)
+    if isinstance(built, rebuild.Unclear) or (built and built.worker_count != state.rules.worker_count):
+        # No matter which node comes, this is not the scheduler of that job.
+        return None
+    if len(_members(state, built)) < state.rules.worker_count:
+        return []
+    lost = state.store_rebuild
+    if built is None or lost.has_asked or _is_sure(state, built, workers):
+        return None
+    if lost.asks_until_ms is not None:
+        return []
+    lost.asks_until_ms = now_ms + state.rules.lease_ms
+    unsure = "; ".join(built.unsure) or f"no node that came has trained in generation {built.generation}"
+    text = f"{unsure}: a node that knows more has {state.rules.lease_ms / 1000:g} s to come (MS_NODE_TIMEOUT)"
+    return [Log("store_rebuilding", text, warning=True), SetTimer(RebuildTimer(), lost.asks_until_ms)]
+
+
+def on_asked(state: SchedulerState, now_ms: int) -> None:
+    """A node that knows more had its time to come."""
+    until_ms = state.store_rebuild.asks_until_ms
+    state.store_rebuild.has_asked = until_ms is not None and now_ms >= until_ms
+
+
+def _is_sure(state: SchedulerState, built: rebuild.Rebuilt, workers: Collection[Node]) -> bool:
+    """Can nobody know more? Where all agree, standbys may have taken all ranks over since, and train."""
+    ready = sum(node.ready is not None for node in workers)
+    all_here = ready >= state.rules.worker_count + state.rules.standby_count
+    return not built.unsure and (all_here or state.store_rebuild.reported_generation >= built.generation)
+
+
+def _may_still_say(node: Node) -> bool:
+    """Is it here and has not said what it knows, or may it be back in a moment?"""
+    is_silent = node.record.state is NodeState.LIVE and node.ready is None
+    return is_silent or node.record.state is NodeState.SUSPECT
+
+
+def _is_here(state: SchedulerState, node: Node) -> bool:
+    """Is it the very process that has said what its id knows?"""
+    said, ready = state.store_rebuild.reported.get(node.record.node_id), node.ready
+    return (
+        node.record.state is NodeState.LIVE
+        and ready is not None
+        and ready.past is not None
+        and ready.past is said
+    )
+
+
+def _built(state: SchedulerState) -> Union[rebuild.Rebuilt, rebuild.Unclear, None]:
+    """What all know together; None: nobody knows anything."""
+    reported = state.store_rebuild.reported
+    here = {node.record.node_id for node in state.nodes.values() if _is_here(state, node)}
+    return rebuild.rebuild(reported, here) if reported else None
+
+
+def _members(state: SchedulerState, built: rebuild.Rebuilt | None) -> list[Node]:
+    """Who has a slot from now on: the newest holders of the ranks, then who has one already, then who has come for one or had one.
+
+    Of these first who is of the place of one that is gone.
+    """
+    ranks = built.ranks if built is not None else {}
+    slots = state.slots[m.Role.WORKER]
+    left = slots.holders.keys() - set(slots.names)
+    may_have = [
+        node
+        for node in state.nodes.values()
+        if node.record.role is m.Role.WORKER and node.record.state is NodeState.LIVE
+        if node.slot or not node.waits_by_choice or _is_here(state, node)
+    ]
+    may_have.sort(
+        key=lambda node: (
+            node.record.node_id not in ranks,
+            node.is_standby,
+            _place(state, node) not in left,
+            natural_key(node.record.node_id),
+        )
+    )
+    return may_have[: state.rules.worker_count]
 
 
 def take_up(state: SchedulerState) -> Union[list[Record], Exit]:
@@ -224,84 +196,60 @@ def take_up(state: SchedulerState) -> Union[list[Record], Exit]:
     """
     if not state.builds_again:
         return []
-    state.store_rebuild.asks_until_ms, state.store_rebuild.has_asked = None, False
-    pasts = _pasts(state)
-    gone = _gone(state, pasts)
-    if not pasts and not gone:
-        if REBUILDING not in state.job.reason:
-            return []
+    built = _built(state)
+    if isinstance(built, rebuild.Unclear):
+        return _end(state, built.reason)
+    if built is None and REBUILDING in state.job.reason:
         return _end(
             state, f"has left traces here, and no worker that came knows anything of it ({state.job.reason})"
         )
-    built = rebuild.rebuild(pasts, gone)
-    state.store_rebuild.reported.clear()
-    if isinstance(built, rebuild.Unclear):
-        return _end(state, built.reason)
-    if built.worker_count != state.rules.worker_count:
+    if built is not None and built.worker_count != state.rules.worker_count:
         return _end(
             state, f"had {built.worker_count} workers, here are {state.rules.worker_count} (MS_WORKER_NUM)"
         )
+    members = _members(state, built)
+    here = [node for node in state.nodes.values() if _is_here(state, node)]
+    state.store_rebuild.asks_until_ms, state.store_rebuild.has_asked = None, False
+    ranks = built.ranks if built is not None else {}
+    rows = _give_slots(
+        state,
+        {
+            name: _place(state, node) if name in ranks else node.slot or _place(state, node)
+            for name, node in ((node.record.node_id, node) for node in members)
+        },
+    )
+    if built is None:
+        return rows
     _become(state, built)
-    rows = _give_slots(state, built, pasts)
-    for node in state.workers:
-        if node.record.node_id in pasts:
-            node.record = msgspec.structs.replace(node.record, rank=built.ranks.get(node.record.node_id))
     rows += _raise_incarnations(state, built)
-    rows += _take_up_copies(state, pasts)
+    for node in here:
+        assert node.ready is not None, "it has said what it knows"
+        node.record = msgspec.structs.replace(node.record, rank=built.ranks.get(node.record.node_id))
+        # Its number is another one since it has said so.
+        state.copying.said_by[node.record.node_id] = node.record.incarnation
+        rows += state.checkpoints.copies.replace(node.record.node_id, state.copies_of_this_run(node.ready))
+    state.store_rebuild.reported.clear()
     event = state.event(
         EventKind.STORE_REBUILT,
         generation=built.generation,
         step=state.checkpoints.committed_step,
         reason="from what the workers reported",
-        details=rebuild.report(built, {**gone, **pasts}),
+        details=built.report(),
     )
     return [RunRecord(run=built.run), *rows, *built.generations, *built.checkpoints, event]
 
 
-def _raise_incarnations(state: SchedulerState, built: rebuild.Rebuilt) -> list[Record]:
-    """Each process that has said what it knows is the same under the next number: none that the lost store has given is given again."""
-    rows: list[Record] = []
-    for node_id, known in built.incarnations.items():
-        node = state.nodes[node_id]
-        incarnation = Incarnation(max(known + 1, node.record.incarnation))
-        node.record = msgspec.structs.replace(node.record, incarnation=incarnation)
-        ended = "" if node.record.state.is_here else node.record.reason
-        rows += [node.record, state.incarnation_record(node, ended=ended), *death_proof.process_records(node)]
-    return rows
+def _place(state: SchedulerState, node: Node) -> str:
+    """The first id of the place in which its process was started; there its launcher starts it again."""
+    said = state.store_rebuild.reported.get(node.record.node_id)
+    if said is not None and said.noted_by:
+        return slot_of(said.noted_by, node.record.node_id)
+    return slot_of(node.record.node_id, node.replaces)
 
 
-def _take_up_copies(state: SchedulerState, pasts: Mapping[NodeId, m.JobHistory]) -> list[Record]:
-    """A node that is here holds copies of the job that it knows; the rows that say so."""
-    rows: list[Record] = []
-    for node_id, past in pasts.items():
-        node = state.nodes[node_id]
-        # Its number is another one since it has said so.
-        state.copying.said_by[node_id] = node.record.incarnation
-        of_job = past.copies if (past.job, past.run) == (state.job.job, state.job.run) else ()
-        of_lineage = rollback.in_lineage((copy.checkpoint for copy in of_job), state.generations)
-        rows += (
-            state.checkpoints.copies.add(node_id, copy.rank, copy.checkpoint)
-            for copy in of_job
-            if copy.checkpoint in of_lineage
-        )
-    return rows
-
-
-def _give_slots(
-    state: SchedulerState, built: rebuild.Rebuilt, pasts: Mapping[NodeId, m.JobHistory]
-) -> list[Record]:
-    """A node that held a rank until the end has a slot, and one that was replaced has none: the processes came in any order. The rows of both.
-
-    A slot is called by the place in which its rank was held first, as far as that is known: there its launcher starts it again.
-    """
-    holders = {node.record.node_id for node in state.workers}
-    without_rank = [node_id for node_id in holders if node_id not in built.ranks]
-    too_many = len(holders | set(built.ranks)) - len(holders)
-    replaced = sorted(without_rank, key=natural_key)[:too_many]
-    names = _names(state, built, pasts)
-    for node_id in sorted(set(without_rank) - set(replaced), key=natural_key):
-        own = state.nodes[node_id].slot
-        names[node_id] = next(name for name in (own, node_id, *state.nodes) if name not in names.values())
+def _give_slots(state: SchedulerState, wanted: Mapping[NodeId, str]) -> list[Record]:
+    """These have a slot, called so where it can be, and nobody else: the processes came in any order. The rows of both."""
+    names = rebuild.slot_names(wanted)
     changed = [
         node
         for node_id, node in state.nodes.items()
@@ -314,21 +262,16 @@ def _give_slots(
     return [node.slot_record for node in changed]
 
 
-def _names(
-    state: SchedulerState, built: rebuild.Rebuilt, pasts: Mapping[NodeId, m.JobHistory]
-) -> dict[NodeId, str]:
-    """How the slot of each holder of a rank is called."""
-    first: dict[Rank, str] = {}
-    for node_id in sorted(pasts, key=lambda name: (pasts[name].generation, natural_key(name))):
-        past = pasts[node_id]
-        noted_by = past.noted_by or node_id
-        replaces = node_id if past.noted_by else state.nodes[node_id].replaces
-        first.setdefault(past.rank, slot_of(noted_by, replaces))
-    names: dict[NodeId, str] = {}
-    for node_id in sorted(built.ranks, key=lambda name: (pasts[name].generation, natural_key(name))):
-        choice = (first[built.ranks[node_id]], node_id, *state.nodes)
-        names[node_id] = next(name for name in choice if name not in names.values())
-    return names
+def _raise_incarnations(state: SchedulerState, built: rebuild.Rebuilt) -> list[Record]:
+    """Each process that has said what it knows is the same under the next number: none that the lost store has given is given again."""
+    rows: list[Record] = []
+    for node_id, past in built.reports.items():
+        node = state.nodes[node_id]
+        incarnation = Incarnation(max(past.incarnation + 1, node.record.incarnation))
+        node.record = msgspec.structs.replace(node.record, incarnation=incarnation)
+        ended = "" if node.record.state.is_here else node.record.reason
+        rows += [node.record, state.incarnation_record(node, ended=ended), *death_proof.process_records(node)]
+    return rows
 
 
 def _become(state: SchedulerState, built: rebuild.Rebuilt) -> None:

@@ -19,11 +19,12 @@ DECLINES_NAMED = 8
 def all_ranks_ready(state: SchedulerState) -> bool:
     """Is every rank live and ready, and every server here while the job forms?"""
     workers, servers = state.slots[m.Role.WORKER], state.slots[m.Role.SERVER]
-    if workers.taken < state.rules.world_size:
-        return False
     if state.job.state is JobState.FORMING and servers.taken < state.rules.server_count:
         return False
-    return workers.ready == workers.taken
+    if state.builds_again:
+        # Which of them have the ranks follows from what they know (lost_scheduler_store.py).
+        return workers.ready + workers.ready_standbys >= state.rules.world_size
+    return workers.ready == workers.taken >= state.rules.world_size
 
 
 def wait_for_all_ranks(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:

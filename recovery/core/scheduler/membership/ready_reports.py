@@ -84,7 +84,9 @@ def _received(node: Node, ready: m.Ready) -> Answer:
 def _note_copies(state: SchedulerState, node: Node, ready: m.Ready) -> list[Record]:
     """It has looked for copies: the rows that change. What lies at its slot is not its predecessor's any more."""
     state.copying.said_by[node.record.node_id] = node.record.incarnation
-    rows: list[Record] = [*state.checkpoints.copies.replace(node.record.node_id, _copies(state, ready))]
+    rows: list[Record] = [
+        *state.checkpoints.copies.replace(node.record.node_id, state.copies_of_this_run(ready))
+    ]
     if node.replaces:
         slot = slot_of(node.record.node_id, node.replaces)
         reason = f"{node.record.node_id} has its slot now"
@@ -93,14 +95,6 @@ def _note_copies(state: SchedulerState, node: Node, ready: m.Ready) -> list[Reco
             if other is not node and is_in_slot(name, slot) and other.connection is None:
                 rows += state.checkpoints.copies.replace(name, (), reason)
     return rows
-
-
-def _copies(state: SchedulerState, ready: m.Ready) -> list[m.HeldCopy]:
-    """What it holds of other ranks, of this run, that leads to where training is now."""
-    of_lineage = rollback.in_lineage(
-        state.of_this_run(tuple(copy.checkpoint for copy in ready.copies)), state.generations
-    )
-    return [copy for copy in ready.copies if copy.checkpoint in of_lineage]
 
 
 def _rolled_back(held: m.HeldCheckpoint) -> m.Skipped:

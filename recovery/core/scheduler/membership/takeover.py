@@ -22,7 +22,7 @@ from recovery.core.scheduler.checkpoints import copying
 from recovery.core.scheduler.drain_states import DrainState
 from recovery.core.scheduler.effects import OfferTimer, SchedulerEffect, SetTimer
 from recovery.core.scheduler.job_states import WAITING
-from recovery.core.scheduler.membership import lost_scheduler_store, quorum, slot_choice
+from recovery.core.scheduler.membership import quorum, slot_choice
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import OpenOffer, SchedulerState
 
@@ -32,9 +32,6 @@ from recovery.core.scheduler.state import OpenOffer, SchedulerState
 def offer_vacant(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     """Ask a standby for each vacant slot that nobody is asked for."""
     effects: list[SchedulerEffect] = _withdraw(state)
-    rows = lost_scheduler_store.give_slots_to_standbys(state)
-    if rows:
-        return [*effects, Persist(tuple(rows))]
     slots = state.slots[m.Role.WORKER]
     asked = len(state.vacancies.offers)
     # Counted, since this is looked at after each message: of a large job everybody speaks while one rank is waited for.
@@ -166,8 +163,8 @@ def _may_take_slot(
 ) -> Mapping[NodeId, policy.Candidate]:
     """The standbys that may have the slot of a lost one that was given no rank yet.
 
-    While a lost store is built again, only the workers know which node had which rank (lost_scheduler_store.py gives them their slots). A standby then takes the
-    slot of none that may still come and say so.
+    While a lost store is built again, only the workers know which node had which rank: a standby takes the slot of none that may still come
+    and say so.
     """
     if state.slots[m.Role.WORKER].taken >= state.rules.worker_count:
         return {}
