@@ -10,6 +10,7 @@ import typer
 
 from recovery import clock
 from recovery.cli.options import RecoveryPath, Yes, confirm
+from recovery.core.causes import Cause
 from recovery.core.records import EventKind, EventRecord, JobState, NodeState
 from recovery.errors import UsageError
 from recovery.report import stored as stored_state
@@ -50,7 +51,9 @@ def _end_window(path: Path, node_id: str) -> None:
                 next_step="End that process first, or start the scheduler, which finds out by itself.",
             )
         reason = "forgotten by a person"
-        left = msgspec.structs.replace(node, state=NodeState.LEFT, rejoin_left_ms=0, reason=reason)
+        left = msgspec.structs.replace(
+            node, state=NodeState.LEFT, rejoin_left_ms=0, reason=reason, cause=Cause.OTHER
+        )
         event = EventRecord(
             kind=EventKind.NODE_LEFT,
             node_id=node.node_id,

@@ -219,8 +219,11 @@ class CheckpointIndex:
             directory = path.rpartition("/")[0]
             reason = reasons.get(path) or reasons.get(directory) or reasons.get(step)
             if reason is not None or known is None:
-                missing = MISSING if tier_of(path).is_durable else LOST_MEMORY
-                self._note_unusable(rank, step, path, reason or missing)
+                on_disk = tier_of(path).is_durable
+                missing = MISSING if on_disk else LOST_MEMORY
+                holders.unusable[rank] = Unusable(
+                    path=path, reason=reason or missing, is_missing=on_disk and not reason
+                )
 
     def reject(self, rank: Rank, step: int, reason: str) -> HeldCheckpoint | None:
         """A rank's file failed. It is never used again; returns what the index said of it."""

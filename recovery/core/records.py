@@ -10,6 +10,7 @@ from typing import Union
 
 import msgspec
 
+from recovery.core.causes import Cause
 from recovery.core.copy_records import CopyRecord
 from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RunId
 from recovery.core.messages import HeldCheckpoint, Role
@@ -169,6 +170,9 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     scheduler_incarnation: Incarnation
     reason: str = ""
     """Why it is interrupted or failed; the first failure, by name."""
+    cause: Cause = Cause.OTHER
+    about: str = ""
+    """The node whose loss it is; empty: of none."""
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,6 +205,7 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
     rejoin_left_ms: int = 0
     """What is left of the rejoin window, as of this write. An instant of a monotonic clock would mean nothing to the next process."""
     reason: str = ""
+    cause: Cause = Cause.OTHER
 
 
 class SlotRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -250,6 +255,8 @@ class GenerationRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Why it ended; empty while it goes on."""
     ended_step: int = 0
     """Highest step that any rank had reported when it ended."""
+    cause: Cause = Cause.OTHER
+    """Of the row itself: whether its plan was made by a scheduler of this store, or reported to it."""
 
 
 class LiveSourceRecord(msgspec.Struct, frozen=True, kw_only=True):

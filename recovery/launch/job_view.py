@@ -13,10 +13,10 @@ from typing import Protocol
 import msgspec
 
 from recovery import clock
+from recovery.core.causes import Cause
 from recovery.core.ids import NodeId
 from recovery.core.policy.ranks import natural_key
 from recovery.core.records import JobState, NodeState
-from recovery.core.scheduler.drain_states import RANK_HANDED_OVER
 from recovery.launch.node_ids import is_of
 
 _MAY_BE_REFUSED = (NodeState.LOST.value, NodeState.SUSPECT.value)
@@ -43,7 +43,7 @@ class KnownNode(msgspec.Struct, frozen=True, kw_only=True):
     silent_ms: int = 0
     host: str = ""
     """Its address; empty: a release before this one answers."""
-    reason: str = ""
+    cause: str = ""
 
 
 class KnownScheduler(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +81,7 @@ class KnownJob(msgspec.Struct, frozen=True, kw_only=True):
         """Has this process left as planned, with its rank going to a standby?"""
         return any(
             (node.node_id, node.pid, node.state) == (node_id, pid, NodeState.LEFT.value)
-            and node.reason.startswith(RANK_HANDED_OVER)
+            and node.cause == Cause.RANK_HANDED_OVER.value
             for node in self.nodes
         )
 

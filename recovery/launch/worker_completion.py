@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from recovery import clock
+from recovery.core.causes import Cause
 from recovery.core.ids import NodeId
 from recovery.core.records import JobRecord, JobState
-from recovery.core.scheduler.state import RUN_FINISHED
 from recovery.launch import console
 from recovery.launch.placement import Placed, ProcessKind
 
@@ -113,5 +113,5 @@ class WorkerCompletion:
 
 def _left_in_order(status: dict[str, Any], node_id: NodeId) -> bool:
     """Its job is over, and the next run has begun on the same path."""
-    reasons = [node["reason"] for node in status["nodes"] if node["node_id"] == node_id]
-    return reasons == [RUN_FINISHED]
+    causes = [node.get("cause") for node in status["nodes"] if node["node_id"] == node_id]
+    return causes == [Cause.RUN_FINISHED.value]

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from recovery.config import Settings
+from recovery.core.causes import Cause
 from recovery.core.failed_work import FailedWork
 from recovery.core.records import EventRecord, JobRecord, NodeRecord
 from recovery.core.scheduler.job_states import new_job, next_incarnation
@@ -85,7 +86,7 @@ def _rebuild(path: Path, traces: store_rebuild.Traces, settings: Settings) -> No
             # The workers are asked already.
             return
         job = new_job(uuid.uuid4().hex, settings.rules)
-        records = (msgspec.structs.replace(job, reason=REBUILDING),)
+        records = (msgspec.structs.replace(job, reason=REBUILDING, cause=Cause.STORE_REBUILT),)
         _logger.warning("event=store_rebuilding %s; every worker is asked", error)
     else:
         event = next(record for record in records if isinstance(record, EventRecord))

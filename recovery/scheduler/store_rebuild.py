@@ -13,6 +13,7 @@ import msgspec
 
 from recovery import clock
 from recovery.checkpoint import catalogue, jobs
+from recovery.core.causes import Cause
 from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RunId
 from recovery.core.messages import HeldCheckpoint, JobHistory, Role
 from recovery.core.policy import rebuild
@@ -93,7 +94,7 @@ def lost_in(path: Path, *, accept_without_wal: bool = False) -> Traces | None:
         job = read_job(path, accept_without_wal=accept_without_wal)
         if job is not None and not _knows_nothing(job):
             return None
-    rebuilding = job is not None and REBUILDING in job.reason
+    rebuilding = job is not None and job.cause is Cause.STORE_REBUILT
     pasts: dict[NodeId, JobHistory] = {}
     nodes: dict[NodeId, NodeRecord] = {}
     unreadable: list[str] = []
@@ -231,6 +232,7 @@ def records_of(traces: Traces, source: str = "") -> tuple[Record, ...]:
         generation=built.generation,
         scheduler_incarnation=built.scheduler_incarnation,
         reason=REBUILDING,
+        cause=Cause.STORE_REBUILT,
     )
     unsure = [
         "whose rejoin window was open: every process that was here counts as live for one lease",

@@ -51,7 +51,7 @@ JOB = Table(
     *_number("worker_count", "server_count", "run"),
     *_text("state"),
     *_number("generation", "scheduler_incarnation"),
-    *_text("reason"),
+    *_text("reason", "cause", "about"),
     *_number("wall_ms"),
     *_text("digest"),
     PrimaryKeyConstraint("one"),
@@ -68,7 +68,7 @@ NODES = _table(
     _number("incarnation"),
     _text("state", "token_digest", "admission_request", "host"),
     _number("pid", "generation", "step", "rejoin_left_ms"),
-    _text("reason"),
+    _text("reason", "cause"),
 )
 
 SLOTS = _table("seats", ("node_id",), _text("node_id", "seat"))
@@ -99,6 +99,7 @@ GENERATIONS = _table(
     _number("run", "generation", "step", "epoch", "step_in_epoch"),
     _text("because", "ended"),
     _number("ended_step"),
+    _text("cause"),
 )
 
 LIVE_SOURCES = _table(

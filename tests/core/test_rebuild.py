@@ -7,6 +7,7 @@ import pytest
 
 from recovery.core import effects as e
 from recovery.core import messages as m
+from recovery.core.causes import Cause
 from recovery.core.ids import Generation, Incarnation, NodeId, Rank, ResumeToken, RunId
 from recovery.core.records import (
     CheckpointRecord,
@@ -171,7 +172,7 @@ def test_what_does_not_fit_together_ends_it_by_name(
 def test_a_store_that_was_there_and_that_nobody_remembers_is_no_new_job() -> None:
     rules = Rules(worker_count=2, rebuild_store=True)
     desk = Desk(rules)
-    job = msgspec.structs.replace(new_job("new", rules), reason=lost_scheduler_store.REBUILDING)
+    job = msgspec.structs.replace(new_job("new", rules), cause=Cause.STORE_REBUILT)
     desk.machine = SchedulerMachine(next_incarnation(job), rules)
     come(desk, None, None)
     assert desk.exit is not None
@@ -189,6 +190,7 @@ def _rebuilt_store(desk: Desk, tokens: dict[str, str], generation: int = 4) -> N
             new_job(OLD, desk.rules),
             generation=Generation(generation),
             reason=lost_scheduler_store.REBUILDING,
+            cause=Cause.STORE_REBUILT,
         ),
         RunRecord(run=RunId(1)),
         GenerationRecord(

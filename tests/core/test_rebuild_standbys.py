@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from recovery.core import messages as m
+from recovery.core.causes import Cause
 from recovery.core.ids import Generation, Incarnation, NodeId, Rank
 from recovery.core.records import EventKind, IncarnationRecord, JobRecord, JobState, NodeRecord, NodeState
 from recovery.core.rules import Rules
@@ -167,7 +168,9 @@ def rebuilt_from_the_path() -> Desk:
     for one in workers:
         one.save(10)
     [job] = desk.row(JobRecord)
-    desk.rows[("JobRecord",)] = msgspec.structs.replace(job, state=JobState.FORMING, reason=REBUILDING)
+    desk.rows[("JobRecord",)] = msgspec.structs.replace(
+        job, state=JobState.FORMING, reason=REBUILDING, cause=Cause.STORE_REBUILT
+    )
     desk.restart()
     return desk
 

@@ -73,14 +73,14 @@ def test_a_job_needs_who_holds_a_rank(
 
 
 @pytest.mark.parametrize(
-    ("pid", "state", "reason", "handed_over"),
+    ("pid", "state", "cause", "handed_over"),
     [
-        (7, "left", "its rank is handed over at step 20 (SIGTERM)", True),
-        (7, "left", "SIGTERM", False),
-        (7, "lost", "its rank is handed over at step 20 (SIGTERM)", False),
-        (8, "left", "its rank is handed over at step 20 (SIGTERM)", False),
+        (7, "left", "rank_handed_over", True),
+        (7, "left", "", False),
+        (7, "lost", "rank_handed_over", False),
+        (8, "left", "rank_handed_over", False),
     ],
 )
-def test_who_has_left_as_planned(pid: int, state: str, reason: str, handed_over: bool) -> None:
-    known = job(KnownNode(node_id="0", pid=pid, state=state, reason=reason))
+def test_who_has_left_as_planned(pid: int, state: str, cause: str, handed_over: bool) -> None:
+    known = job(KnownNode(node_id="0", pid=pid, state=state, cause=cause))
     assert known.has_handed_over("0", 7) is handed_over

@@ -17,9 +17,9 @@ import pytest
 from typing_extensions import override
 
 import recovery
+from recovery.core.causes import Cause
 from recovery.core.ids import NodeId
 from recovery.core.messages import Exited, ProcessIdentity
-from recovery.core.scheduler.drain_states import RANK_HANDED_OVER
 from recovery.launch import children, restart_policy
 from recovery.launch.children import Child
 from recovery.launch.flag_values import Rejoin, StartMethod
@@ -303,10 +303,10 @@ class RankWasHandedOver(SlowScheduler):
 
     @override
     async def known_job(self) -> KnownJob | None:
-        reason = f"{RANK_HANDED_OVER} at step 20 (SIGTERM)"
+        cause = Cause.RANK_HANDED_OVER.value
         pid = int(self._pid.read_text()) if self._pid.exists() else 0
         return KnownJob(
-            job="j", state="running", nodes=(KnownNode(node_id="0", pid=pid, state="left", reason=reason),)
+            job="j", state="running", nodes=(KnownNode(node_id="0", pid=pid, state="left", cause=cause),)
         )
 
 

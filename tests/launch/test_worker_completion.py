@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from recovery.core.causes import Cause
 from recovery.core.ids import Generation, Incarnation, NodeId, RunId
 from recovery.core.records import JobRecord, JobState
-from recovery.core.scheduler.state import RUN_FINISHED
 from recovery.launch import worker_completion
 from recovery.launch.placement import Placed, ProcessKind
 from recovery.launch.worker_completion import WorkerCompletion
@@ -30,8 +30,9 @@ class Scheduler:
         return answer
 
 
-def job(state: str, reason: str = "") -> dict[str, Any]:
-    return {"state": state, "nodes": [{"node_id": "1", "reason": reason}, {"node_id": "0", "reason": ""}]}
+def job(state: str, cause: str = "") -> dict[str, Any]:
+    # A scheduler of a release before this one names no cause.
+    return {"state": state, "nodes": [{"node_id": "1", "cause": cause}, {"node_id": "0"}]}
 
 
 def record(job: str, state: JobState) -> JobRecord:
@@ -64,7 +65,7 @@ def test_a_finished_job_is_asked_about_once() -> None:
 
 
 def test_who_was_in_the_run_before_was_done() -> None:
-    known = WorkerCompletion(Scheduler(job("forming", RUN_FINISHED)))
+    known = WorkerCompletion(Scheduler(job("forming", Cause.RUN_FINISHED.value)))
     assert is_done(known)
     assert not is_done(known, "0")
     assert not is_done(known, "7")

@@ -67,7 +67,7 @@ DRAIN = (
         "I26",
         "core/scheduler/membership/admission.py",
         "_handed_over",
-        "HandedOver(reason=reason[:1024]) if reason.startswith(RANK_HANDED_OVER) else None",
+        "HandedOver(reason=node.record.reason[:1024]) if is_handed_over else None",
         "None",
         (
             f"{_DRAIN_ORDER}::test_process_that_was_cut_off_before_it_heard_that_its_rank_is_handed_over_is_told_again",

@@ -19,6 +19,10 @@ TO_THE_FIRST = (
     "DROP TABLE copies",
     "DROP TABLE live_sources",
     "DROP TABLE training_ends",
+    "ALTER TABLE job DROP COLUMN cause",
+    "ALTER TABLE job DROP COLUMN about",
+    "ALTER TABLE nodes DROP COLUMN cause",
+    "ALTER TABLE generations DROP COLUMN cause",
     "UPDATE alembic_version SET version_num = '0001'",
 )
 

@@ -12,6 +12,7 @@ from typing import Union
 
 import msgspec
 
+from recovery.core.causes import Cause
 from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RunId
 from recovery.core.messages import GenerationStart, HeldCheckpoint, JobHistory
 from recovery.core.policy import rollback
@@ -223,7 +224,13 @@ def _generations(run: RunId, pasts: Iterable[JobHistory]) -> tuple[GenerationRec
         step = lowest[generation].step - 1
         began[generation] = GenerationStart(generation=generation, step=step, epoch=0, step_in_epoch=0)
     return tuple(
-        GenerationRecord(run=run, **msgspec.structs.asdict(began[number]), because=REPORTED, ended=REPORTED)
+        GenerationRecord(
+            run=run,
+            **msgspec.structs.asdict(began[number]),
+            because=REPORTED,
+            ended=REPORTED,
+            cause=Cause.STORE_REBUILT,
+        )
         for number in sorted(began)
     )
 

@@ -176,6 +176,8 @@ class Unusable(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     """Empty: nobody knows."""
     reason: str
+    is_missing: bool = False
+    """Nobody found it, and nobody knows more."""
 
 
 def why_given_up(given_up: Mapping[int, Mapping[Rank, Unusable]]) -> str:

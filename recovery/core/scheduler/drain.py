@@ -15,6 +15,7 @@ A script that ends training begins one that planned_end.py leads; here its ranks
 from __future__ import annotations
 
 from recovery.core import messages as m
+from recovery.core.causes import Cause
 from recovery.core.effects import Answer, Persist
 from recovery.core.handover_messages import (
     Depart,
@@ -321,7 +322,7 @@ def _hand_over(state: SchedulerState, drain: Drain, now_ms: int) -> list[Schedul
         assert node.connection is not None, "a node that is live is connected"
         answers.append(Answer(node.connection, HandedOver(reason=reason[:1024])))
         records += [
-            node.move(NodeState.LEFT, reason=reason),
+            node.move(NodeState.LEFT, reason=reason, cause=Cause.RANK_HANDED_OVER),
             state.node_event(EventKind.NODE_LEFT, node, step=drain.step, reason=reason),
         ]
     left = Persist(tuple(records), tuple(answers))

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from recovery.core import messages as m
+from recovery.core.causes import Cause
 from recovery.core.checkpoints import CheckpointIndex
 from recovery.core.effects import Exit, Log, Persist
 from recovery.core.ids import Generation, NodeId, RunId
@@ -30,7 +31,7 @@ def end(
     state.outcome = outcome
     finished = outcome is m.JobOutcome.FINISHED
     event = state.event(EventKind.JOB_FINISHED if finished else EventKind.JOB_FAILED, reason=reason)
-    job = state.change_job(JobFact.ALL_RANKS_DONE if finished else JobFact.FAILED, reason=reason)
+    job = state.change_job(JobFact.ALL_RANKS_DONE if finished else JobFact.FAILED, reason=reason, cause=None)
     run = RunRecord(run=job.run, outcome=outcome.value, reason=reason)
     answers = state.to_all(job_ended(state))
     return [Persist((*before, job, run, event), answers), SetTimer(ShutdownTimer(), now_ms + SHUTDOWN_MS)]
@@ -64,7 +65,11 @@ def leave(state: SchedulerState, nodes: Iterable[Node]) -> list[Record]:
     """These have nothing more to do in a finished run: their ids are free. A failed one keeps them for its next try."""
     if state.job.state is not JobState.FINISHED:
         return []
-    return [node.move(NodeState.LEFT, reason=RUN_FINISHED) for node in nodes if not has_left(node)]
+    return [
+        node.move(NodeState.LEFT, reason=RUN_FINISHED, cause=Cause.RUN_FINISHED)
+        for node in nodes
+        if not has_left(node)
+    ]
 
 
 def on_disconnected(state: SchedulerState, node: Node, now_ms: int) -> list[SchedulerEffect]:

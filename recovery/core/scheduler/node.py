@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from recovery.core.causes import Cause
 from recovery.core.ids import ConnectionId, NodeId, RequestId
 from recovery.core.messages import FromScheduler, Heartbeat, ProcessIdentity, Ready, Role, Skipped
 from recovery.core.policy.ranks import SlotNames
@@ -259,13 +260,15 @@ class Node:
         """Is it lost only for as long as its program needs to start again? For a lease at most from when it was last heard."""
         return self.is_restarting and now_ms < self.heard_ms + lease_ms
 
-    def move(self, state: NodeState, *, reason: str = "", rejoin_left_ms: int = 0) -> NodeRecord:
+    def move(
+        self, state: NodeState, *, reason: str = "", cause: Cause = Cause.OTHER, rejoin_left_ms: int = 0
+    ) -> NodeRecord:
         """Go to `state` and give the row to persist."""
         assert state in NEXT_STATES[self.record.state], (
             f"a node cannot go from {self.record.state} to {state}"
         )
         self.record = msgspec.structs.replace(
-            self.record, state=state, reason=reason, rejoin_left_ms=rejoin_left_ms
+            self.record, state=state, reason=reason, cause=cause, rejoin_left_ms=rejoin_left_ms
         )
         return self.record
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from recovery.core import messages as m
+from recovery.core.causes import Cause
 from recovery.core.effects import Persist
 from recovery.core.scheduler.node import Node
 
@@ -68,8 +69,9 @@ class Failure(NamedTuple):
     """The data plane broke, and nobody knows yet why: how generations in a row have ended. None: the cause is known."""
     then: tuple[Persist, ...] = ()
     """What may be written only behind the generation's end."""
-    is_cause: bool = True
-    """Does it explain why the generation ended? A survivor that starts its program again does not."""
+    cause: Cause = Cause.OTHER
+    about: str = ""
+    """The node whose loss it is; empty: of none."""
 
 
 class Arrival(NamedTuple):
@@ -109,10 +111,11 @@ class Facts:
         *,
         crash_loop: CrashLoop | None = None,
         then: tuple[Persist, ...] = (),
-        is_cause: bool = True,
+        cause: Cause = Cause.OTHER,
+        about: str = "",
     ) -> None:
         """The current generation cannot go on. Outside a generation it is one more failure of the last one, or nothing."""
-        self.failures.append(Failure(reason, crash_loop, then, is_cause))
+        self.failures.append(Failure(reason, crash_loop, then, cause, about))
 
     @property
     def pending(self) -> bool:

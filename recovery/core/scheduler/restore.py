@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from recovery.core import messages as m
+from recovery.core.causes import Cause
 from recovery.core.copy_records import CopyRecord
 from recovery.core.effects import Log, Persist
 from recovery.core.policy.live import LIVE_MODE
@@ -106,7 +107,7 @@ def _try_again(state: SchedulerState) -> None:
     ranks = {node.record.rank for node in state.nodes.values() if node.record.role is m.Role.WORKER}
     formed = bool(state.job.generation) and len(ranks - {None}) == state.rules.world_size
     fact = JobFact.RELAUNCHED if formed else JobFact.RELAUNCHED_UNFORMED
-    state.change_job(fact, reason=job_end.first_failure(state.job.reason))
+    state.change_job(fact, reason=job_end.first_failure(state.job.reason), cause=None)
 
 
 def _await_return(state: SchedulerState, node: Node, now_ms: int) -> bool:
@@ -119,7 +120,8 @@ def _await_return(state: SchedulerState, node: Node, now_ms: int) -> bool:
     if not node.record.state.is_here:
         return False
     if node.record.state is NodeState.LIVE:
-        node.move(NodeState.SUSPECT, reason=node.record.reason or "not heard since the scheduler restarted")
+        reason = node.record.reason or "not heard since the scheduler restarted"
+        node.move(NodeState.SUSPECT, reason=reason, cause=node.record.cause)
     node.suspect_until_ms = now_ms + state.rules.lease_ms
     return True
 
@@ -132,7 +134,8 @@ def _go_on(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     gone = [node for node in state.workers if node.record.state in (NodeState.LOST, NodeState.LEFT)]
     if gone:
         # The earlier process ended between writing the loss and ending the generation.
-        state.facts.fail(f"{gone[0].record.node_id} lost: {gone[0].record.reason}")
+        lost = gone[0].record
+        state.facts.fail(f"{lost.node_id} lost: {lost.reason}", cause=Cause.NODE_LOST, about=lost.node_id)
         return []
     step = state.generations[-1].step
     if not state.live.sources and state.checkpoints.committed_step < step:

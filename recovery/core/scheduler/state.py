@@ -7,6 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from recovery.core import messages as m
+from recovery.core.causes import Cause
 from recovery.core.checkpoints import CheckpointIndex
 from recovery.core.effects import Answer, Persist
 from recovery.core.ids import ConnectionId, Generation, Incarnation, NodeId, Rank, RequestId, RunId
@@ -98,7 +99,7 @@ class Vacancies:
 STARTS_SENT = 64
 """Plans of which a node is sent where they began, some 40 bytes each: object storage keeps three steps, and those are not older."""
 RUN_FINISHED = "its run finished"
-"""Why a node has left: it did its part to the end. If it does not know that, it is answered when it asks. Stores hold it in these words."""
+"""Why a node has left, for people: it did its part to the end. If it does not know that, it is answered when it asks."""
 
 
 class LostStore:
@@ -276,15 +277,19 @@ class SchedulerState:
         fact: JobFact,
         *,
         reason: str = "",
+        cause: Cause | None = Cause.OTHER,
+        about: str = "",
         generation: Generation | None = None,
         run: RunId | None = None,
     ) -> JobRecord:
-        """Move the job as its table says, and give the row to persist."""
+        """Move the job as its table says, and give the row to persist. `cause` None: cause and node stay those of what failed first."""
         was_forming = self.job.state is JobState.FORMING
         self.job = msgspec.structs.replace(
             self.job,
             state=next_state(self.job.state, fact),
             reason=reason,
+            cause=self.job.cause if cause is None else cause,
+            about=self.job.about if cause is None else about,
             generation=self.job.generation if generation is None else generation,
             run=self.job.run if run is None else run,
         )
@@ -298,10 +303,11 @@ class SchedulerState:
         self.waiting.note_all()
         return self.job
 
-    def name_cause(self, cause: str) -> tuple[JobRecord, GenerationRecord]:
+    def name_cause(self, reason: str, cause: Cause, about: str) -> tuple[JobRecord, GenerationRecord]:
         """The end of the interrupted generation is explained by what is known now; give the rows to persist."""
-        self.generations[-1] = msgspec.structs.replace(self.generations[-1], ended=cause)
-        return self.change_job(JobFact.CAUSE_FOUND, reason=cause), self.generations[-1]
+        self.generations[-1] = msgspec.structs.replace(self.generations[-1], ended=reason)
+        job = self.change_job(JobFact.CAUSE_FOUND, reason=reason, cause=cause, about=about)
+        return job, self.generations[-1]
 
     # --- building ------------------------------------------------------------------------------------------------------
 

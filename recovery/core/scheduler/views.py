@@ -51,6 +51,7 @@ def job_view(state: SchedulerState, now_ms: int) -> dict[str, Any]:
                 if node.record.state is NodeState.LOST
                 else 0,
                 "reason": node.record.reason,
+                "cause": node.record.cause.value,
                 "warming_up": node.is_warming_up,
                 "starts_again": node.is_restarting,
                 "is_ready": node.ready is not None,

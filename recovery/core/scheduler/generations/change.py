@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from recovery.core import messages as m
+from recovery.core.causes import Cause
 from recovery.core.effects import Answer, Exit, Persist
 from recovery.core.ids import Generation, NodeId, Rank
 from recovery.core.policy import ranks, rebuild, rollback
@@ -37,7 +38,10 @@ def interrupt(state: SchedulerState, failure: Failure, now_ms: int) -> list[Sche
         return [*failure.then]
     if not state.rules.recovery_enabled:
         return [*job_end.end(state, m.JobOutcome.JOB_FAILED, failure.reason, now_ms), *failure.then]
-    reason = planned_end.why_job_stops(state, now_ms) or failure.reason
+    stops = planned_end.why_job_stops(state, now_ms)
+    reason, cause, about = (
+        (stops, Cause.OTHER, "") if stops else (failure.reason, failure.cause, failure.about)
+    )
     answers: list[Answer] = []
     interrupted = m.Interrupt(generation=state.job.generation, reason=reason[:1024])
     for node in state.workers:
@@ -56,7 +60,7 @@ def interrupt(state: SchedulerState, failure: Failure, now_ms: int) -> list[Sche
         step=ended.ended_step,
         reason=reason,
     )
-    job = state.change_job(JobFact.GENERATION_INTERRUPTED, reason=reason)
+    job = state.change_job(JobFact.GENERATION_INTERRUPTED, reason=reason, cause=cause, about=about)
     effects.append(Persist((job, ended, event), tuple(answers)))
     return [*effects, *wait_for_all_ranks(state, now_ms), *failure.then]
 
@@ -64,9 +68,9 @@ def interrupt(state: SchedulerState, failure: Failure, now_ms: int) -> list[Sche
 def _another_failure(state: SchedulerState, failure: Failure, now_ms: int) -> list[SchedulerEffect]:
     """One more failure of an interrupted generation: the wait begins again, the first failure whose cause is known stays the reason."""
     effects = wait_for_all_ranks(state, now_ms)
-    if state.crash_loop is not None and failure.is_cause:
+    if state.crash_loop is not None and failure.cause is not Cause.PROGRAM_RESTARTED:
         state.crash_loop = failure.crash_loop
-        effects.append(Persist(state.name_cause(failure.reason)))
+        effects.append(Persist(state.name_cause(failure.reason, failure.cause, failure.about)))
     return effects
 
 
@@ -188,7 +192,7 @@ def _next_number(state: SchedulerState) -> Generation:
     # Workers may know more generations than a store that was lost; so may a standby that held a rank before.
     of_nodes = max(node.record.generation for node in state.nodes.values())
     newest = max(state.job.generation, state.store_rebuild.reported_generation, of_nodes)
-    if state.generations and state.generations[-1].because == rebuild.REPORTED:
+    if state.generations and state.generations[-1].cause is Cause.STORE_REBUILT:
         return rebuild.first_number_after(newest)
     return Generation(newest + 1)
 

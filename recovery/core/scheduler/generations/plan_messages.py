@@ -123,7 +123,7 @@ def missing_files(state: SchedulerState, target: int) -> list[Record]:
         (step, rank, file.path)
         for step, unusable in state.checkpoints.given_up(target).items()
         for rank, file in unusable.items()
-        if file.reason == rollback.MISSING
+        if file.is_missing
     ]
     return [
         state.node_event(

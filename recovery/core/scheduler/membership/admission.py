@@ -6,6 +6,7 @@ import msgspec
 from typing_extensions import assert_never
 
 from recovery.core import messages as m
+from recovery.core.causes import Cause
 from recovery.core.effects import Answer, Persist
 from recovery.core.handover_messages import HandedOver
 from recovery.core.ids import ConnectionId, Incarnation, NodeId, ResumeToken
@@ -32,7 +33,6 @@ from recovery.core.records import (
     NodeState,
     Record,
 )
-from recovery.core.scheduler.drain_states import RANK_HANDED_OVER
 from recovery.core.scheduler.effects import (
     CloseConnection,
     KeepConnection,
@@ -61,7 +61,11 @@ def admit_or_refuse(
     fault = _violation(state, register, offer)
     if fault is not None:
         return refuse(state, received, register, fault, now_ms)
-    if node is not None and node.record.reason == RUN_FINISHED and _token_of(node, register) is Token.SAME:
+    if (
+        node is not None
+        and node.record.cause is Cause.RUN_FINISHED
+        and _token_of(node, register) is Token.SAME
+    ):
         # It did not receive the message that ended it.
         ended = m.JobEnded(outcome=m.JobOutcome.FINISHED, reason=RUN_FINISHED)
         return [Persist((), (Answer(received.connection, ended),))]
@@ -89,8 +93,8 @@ def _handed_over(node: Node | None, register: m.Register) -> HandedOver | None:
     """What the process of a rank that was handed over has not heard: its connection closed before that was written."""
     if node is None or node.record.state is not NodeState.LEFT or _token_of(node, register) is not Token.SAME:
         return None
-    reason = node.record.reason
-    return HandedOver(reason=reason[:1024]) if reason.startswith(RANK_HANDED_OVER) else None
+    is_handed_over = node.record.cause is Cause.RANK_HANDED_OVER
+    return HandedOver(reason=node.record.reason[:1024]) if is_handed_over else None
 
 
 def job_fault_of(state: SchedulerState, register: m.Register) -> Refuse | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from recovery.core import messages as m
+from recovery.core.causes import Cause
 from recovery.core.effects import Log, Persist
 from recovery.core.records import STARTS_AGAIN, EventKind, JobState, NodeState, Record
 from recovery.core.scheduler import job_end
@@ -83,8 +84,8 @@ def on_process_gone(state: SchedulerState, gone: ProcessGone, now_ms: int) -> li
     node.proven_dead, node.is_restarting = True, False
     reason = death_proof.has_ended(node)
     if node.record.state is NodeState.SUSPECT:
-        return _gone(state, node, reason, now_ms)
-    return _learn(state, node, reason, now_ms)
+        return _gone(state, node, reason, now_ms, Cause.PROCESS_ENDED)
+    return _learn(state, node, reason, now_ms, Cause.PROCESS_ENDED)
 
 
 def on_leave(state: SchedulerState, node: Node, leave: m.Leave) -> list[SchedulerEffect]:
@@ -133,15 +134,20 @@ def _exit_seen(state: SchedulerState, exited: m.Exited, now_ms: int) -> list[Sch
     return effects
 
 
-def _learn(state: SchedulerState, node: Node, reason: str, now_ms: int) -> list[SchedulerEffect]:
+def _learn(
+    state: SchedulerState, node: Node, reason: str, now_ms: int, cause: Cause = Cause.OTHER
+) -> list[SchedulerEffect]:
     """More is known of a node that is lost: that its process has ended, or how."""
     records: list[Record] = []
-    guess = f"{node.record.node_id} lost: {node.record.reason}"
-    if node.record.reason == death_proof.has_ended(node) != reason:
+    if node.record.cause is Cause.PROCESS_ENDED is not cause:
         # Its parent, which waited for it, knows how it ended.
-        node.record = msgspec.structs.replace(node.record, reason=reason)
+        node.record = msgspec.structs.replace(node.record, reason=reason, cause=cause)
         records += [node.record, state.incarnation_record(node, ended=reason)]
-        records += _name_cause(state, guess, f"{node.record.node_id} lost: {reason}")
+        if state.job.state is JobState.INTERRUPTED and state.job.about == node.record.node_id:
+            # Where the loss ended the generation, its end is explained by what is known now.
+            records += state.name_cause(
+                f"{node.record.node_id} lost: {reason}", state.job.cause, node.record.node_id
+            )
     details = ""
     if death_proof.end_window(state, node, now_ms):
         node.record = msgspec.structs.replace(node.record, rejoin_left_ms=0)
@@ -154,18 +160,13 @@ def _learn(state: SchedulerState, node: Node, reason: str, now_ms: int) -> list[
     return [Persist((*records, event)), *death_proof.end_watch(node)]
 
 
-def _name_cause(state: SchedulerState, guess: str, cause: str) -> list[Record]:
-    """Where the loss ended the generation, its end is explained by what is known now."""
-    if state.job.state is not JobState.INTERRUPTED or state.job.reason != guess:
-        return []
-    return [*state.name_cause(cause)]
-
-
-def _gone(state: SchedulerState, node: Node, reason: str, now_ms: int) -> list[SchedulerEffect]:
+def _gone(
+    state: SchedulerState, node: Node, reason: str, now_ms: int, cause: Cause = Cause.OTHER
+) -> list[SchedulerEffect]:
     """It has ended for certain, and this is why."""
     if node.given_up:
         state.facts.given_up.append(GivenUp(node, reason))
-    return _lose(state, node, reason, now_ms)
+    return _lose(state, node, reason, now_ms, cause)
 
 
 def give_up(state: SchedulerState, given_up: GivenUp, now_ms: int) -> list[SchedulerEffect]:
@@ -205,13 +206,16 @@ def _fail(state: SchedulerState, what: str, now_ms: int) -> list[SchedulerEffect
     return job_end.end(state, m.JobOutcome.JOB_FAILED, f"{what}; it is not started again", now_ms)
 
 
-def _lose(state: SchedulerState, node: Node, reason: str, now_ms: int) -> list[SchedulerEffect]:
+def _lose(
+    state: SchedulerState, node: Node, reason: str, now_ms: int, cause: Cause = Cause.OTHER
+) -> list[SchedulerEffect]:
     """A node is lost: its generation is over and its id is refused until the window ends, counted from when it was last heard."""
     node.window_ends_ms = node.heard_ms + state.rules.rejoin_window_ms
     details = STARTS_AGAIN if node.is_restarting else ""
     if death_proof.end_window(state, node, now_ms):
         details = RETURNS_AT_ONCE
-    record = node.move(NodeState.LOST, reason=reason, rejoin_left_ms=max(0, node.window_ends_ms - now_ms))
+    left_ms = max(0, node.window_ends_ms - now_ms)
+    record = node.move(NodeState.LOST, reason=reason, cause=cause, rejoin_left_ms=left_ms)
     node.ready, node.done = None, False
     state.waiting.note_free(record.node_id, node.slot)
     connection = state.disconnect(node)
@@ -226,10 +230,11 @@ def _lose(state: SchedulerState, node: Node, reason: str, now_ms: int) -> list[S
     ]
     # Without recovery any loss ends the job, a server's too. A standby takes no part in a generation.
     if (record.role is m.Role.WORKER and not node.is_standby) or not state.rules.recovery_enabled:
-        # A survivor that starts its program again is no cause.
-        unknown = state.crash_loop if node.is_restarting else None
         state.facts.fail(
-            f"{record.node_id} lost: {reason}", crash_loop=unknown, is_cause=not node.is_restarting
+            f"{record.node_id} lost: {reason}",
+            crash_loop=state.crash_loop if node.is_restarting else None,
+            cause=Cause.PROGRAM_RESTARTED if node.is_restarting else Cause.NODE_LOST,
+            about=record.node_id,
         )
     return effects
 

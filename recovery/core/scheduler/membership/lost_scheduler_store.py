@@ -12,6 +12,7 @@ from typing import Union
 import msgspec
 
 from recovery.core import messages as m
+from recovery.core.causes import Cause
 from recovery.core.checkpoints import CheckpointIndex
 from recovery.core.effects import Exit, Log
 from recovery.core.ids import Generation, Incarnation, NodeId
@@ -28,7 +29,7 @@ from recovery.core.scheduler.stimuli import MessageReceived
 
 STORE_LOST = "STORE_LOST"
 REBUILDING = "the scheduler's store was lost and is rebuilt from what the workers tell"
-"""The reason of a job that waits for that. Stores hold it in these words, so that a restarted scheduler waits on."""
+"""The reason of a job that waits for that, for people."""
 
 
 def of_another_job(
@@ -199,7 +200,7 @@ def take_up(state: SchedulerState) -> Union[list[Record], Exit]:
     built = _built(state)
     if isinstance(built, rebuild.Unclear):
         return _end(state, built.reason)
-    if built is None and REBUILDING in state.job.reason:
+    if built is None and state.job.cause is Cause.STORE_REBUILT:
         return _end(
             state, f"has left traces here, and no worker that came knows anything of it ({state.job.reason})"
         )
@@ -284,6 +285,7 @@ def _become(state: SchedulerState, built: rebuild.Rebuilt) -> None:
         generation=built.generation,
         scheduler_incarnation=Incarnation(scheduler_incarnation),
         reason=REBUILDING,
+        cause=Cause.STORE_REBUILT,
     )
     state.generations = list(built.generations)
     state.checkpoints = CheckpointIndex(state.rules.world_size)
