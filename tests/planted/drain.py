@@ -188,8 +188,8 @@ DRAIN = (
         "I14",
         "core/worker/machine.py",
         "WorkerMachine._on_admitted",
-        "[*watched, *self._handover.on_admitted(), *next_]",
-        "[*watched, *next_]",
+        "[*watched, *differs, *self._handover.on_admitted(), *next_]",
+        "[*watched, *differs, *next_]",
         (
             f"{_WORKER}::test_who_waits_at_a_step_is_let_go_when_it_is_admitted_again_or_has_waited_long_enough",
         ),

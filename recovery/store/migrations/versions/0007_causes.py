@@ -1,6 +1,6 @@
 """Causes beside the sentences that were decided by: new columns of job, nodes and generations.
 
-The tables are made anew, so that a migrated file has the schema of a fresh one to the letter. Empty causes leave the digest of a row as it was; a row
+The tables are made again, so that a migrated file has the schema of a fresh one to the letter. Empty causes leave the digest of a row as it was; a row
 that gets one gets a new digest, unless its old one did not match: then it stays as damaged as it was found.
 """
 
