@@ -31,8 +31,8 @@ class End:
 
     def check(self, at: Position) -> None:
         """See that it does not lie behind where training stands, as `check_end`."""
-        if self._max_steps is not None and at.step > self._max_steps:
-            raise _ended_before("max_steps", self._max_steps, f"step {at.step}")
+        if self._max_steps is not None:
+            check_steps(at.step, self._max_steps, field="max_steps")
         if self._epochs is not None:
             check_end(at, self._epochs, field="epochs")
 
@@ -98,6 +98,12 @@ def check_end(at: Position, epochs: int, *, field: str) -> None:
         raise _ended_before(field, epochs, f"step {at.step}, behind {at.epoch} epochs{begun}")
     if (at.epoch, at.batch) == (epochs, 0) and at.step:
         _logger.info("event=nothing_left the end of training is where it goes on, at step %d", at.step)
+
+
+def check_steps(step: int, max_steps: int, *, field: str) -> None:
+    """As `check_end`, of steps in all."""
+    if step > max_steps:
+        raise _ended_before(field, max_steps, f"step {step}")
 
 
 def _ended_before(field: str, end: int, done: str) -> UsageError:

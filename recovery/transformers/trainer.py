@@ -26,6 +26,7 @@ from recovery.accelerate.random_position import Saved
 from recovery.checkpoint import catalogue
 from recovery.training import earlier_jobs
 from recovery.training.current import current_session
+from recovery.training.outlook import check_steps
 from recovery.training.session import Session
 from recovery.transformers import training_arguments
 from recovery.transformers.step_callback import Steps
@@ -112,6 +113,7 @@ class Recovered:
         self.callback_handler.add_callback(steps)
         resumed = self._resumed
         if resumed:
+            check_steps(self.state.global_step, max_steps, field="num_train_epochs or max_steps, in steps")
             epoch, batches = resumed["epoch"], resumed["batches"]
         is_over = resumed is not None and bool(resumed.get("is_over") or self.state.global_step >= max_steps)
         if resumed and resumed.get("is_closing"):
