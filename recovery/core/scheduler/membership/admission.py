@@ -23,7 +23,6 @@ from recovery.core.policy.registration import (
     Window,
     decide,
 )
-from recovery.core.programs import Program, difference
 from recovery.core.records import (
     AS_STANDBY,
     STARTED_AGAIN,
@@ -41,7 +40,7 @@ from recovery.core.scheduler.effects import (
     SetTimer,
     WaitingTimer,
 )
-from recovery.core.scheduler.membership import death_proof, slot_choice
+from recovery.core.scheduler.membership import death_proof, program_differences, slot_choice
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.refused import Waiting
 from recovery.core.scheduler.state import RUN_FINISHED, SchedulerState
@@ -349,7 +348,7 @@ def _connect(
     node.proven_dead, node.given_up, node.replaces = False, False, register.replaces
     node.starts_again, node.is_restarting = register.starts_again, False
     node.waits_by_choice, node.serves = register.standby, register.serves
-    node.program, node.differs = register.program, _difference(state, node, register.program)
+    node.program, node.differs = register.program, program_differences.look_at(state, node, register.program)
     state.copying.rescan = True
     state.store_rebuild.reported_generation = max(
         state.store_rebuild.reported_generation, register.generation
@@ -357,19 +356,6 @@ def _connect(
     state.vacancies.pending_failure.discard(node.record.node_id)
     state.speakers[connection] = node.record.node_id
     state.refusals.forget(node.record.node_id)
-
-
-def _difference(state: SchedulerState, node: Node, program: Program | None) -> str:
-    """How it differs from what the first node of another host runs, where nobody has said so yet."""
-    for other in state.nodes.values():
-        if program is None or other.program is None or other.record.host == node.record.host:
-            continue
-        found = difference(program, other.program, node.record.host, other.record.host)
-        if not found or (program, other.program) in state.differing:
-            return ""
-        state.differing |= {(program, other.program), (other.program, program)}
-        return found[:1024]
-    return ""
 
 
 def _close_older_connection(state: SchedulerState, node: Node) -> list[SchedulerEffect]:
