@@ -121,7 +121,7 @@ class FreshMain:
             if name not in ("__main__", "__mp_main__") and (
                 name in self._modules
                 or name.partition(".")[0] in with_extension
-                or not _is_users_file(getattr(module, "__file__", None))
+                or not _is_users_file(_place_of(module))
             ):
                 continue
             del sys.modules[name]
@@ -159,6 +159,13 @@ _INSTALLED = {
 _PLACES = tuple(os.path.realpath(place) + os.sep for place in (*_INSTALLED, str(Path(__file__).parents[1])))
 """Where what is installed lies, and this package."""
 _seen: dict[str, bool] = {}
+
+
+def _place_of(module: Any) -> str | None:
+    """Its file; of a directory without an `__init__.py`, which holds modules that were dropped, that directory."""
+    if getattr(module, "__file__", None) is None and hasattr(module, "__path__"):
+        return next((str(place) for place in module.__path__), None)
+    return getattr(module, "__file__", None)
 
 
 def _is_users_file(file: str | None) -> bool:

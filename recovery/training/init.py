@@ -89,7 +89,7 @@ class _RunAgain:
     """The membership of a process whose script is run again in it, by whoever runs it (`own_main`)."""
 
     def __init__(self, settings: Settings) -> None:
-        self._loop, self._is_reported = RunLoop(settings), False
+        self._loop, self._is_reported = RunLoop(settings, keeps=False), False
         self._session: Session | None = None
 
     def begin(self) -> Session:
@@ -126,11 +126,12 @@ class _RunAgain:
     def _is_over(self, error: BaseException | None) -> tuple[bool, EarlyExit | None]:
         """Is its generation over, and the script to be run again? And how it has left its loop before the end, where that is what it did."""
         session, loop = self._session, self._loop
-        assert session is not None, "the program has joined in this run of it"
         if error is not None and not isinstance(error, SystemExit):
-            if not loop.left(session, error):
+            # A signal may come while the first plan is waited for.
+            if session is None or not loop.left(session, error):
                 raise error
             return True, None
+        assert session is not None, "the program has joined in this run of it"
         if error is not None:
             session.loop_watch.note_exit(error)
             last_uploads.note_exit(error)

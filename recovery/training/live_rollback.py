@@ -24,13 +24,15 @@ _Made = TypeVar("_Made")
 class LiveRollback:
     """One per process. Off, each call of it costs next to nothing."""
 
-    def __init__(self, service: WorkerService, *, why_not: str = "") -> None:
+    def __init__(self, service: WorkerService, *, why_not: str = "", keeps: bool = True) -> None:
         """Nothing is kept yet.
 
         Args:
             service: for what is reported; it knows whether live rollback is asked for.
             why_not: why this process cannot take part in it; empty: it can.
+            keeps: whether what the script has made outlives an entry. The classes of one that is run again are others then.
         """
+        self._keeps = keeps
         self._service = service
         self.is_on = service.live_rollback and service.recovery_enabled
         self._cannot = why_not
@@ -68,7 +70,7 @@ class LiveRollback:
             kept: _Made = self._kept[name]  # type: ignore[assignment]  # made by the same call of an earlier entry
             return kept
         made = make()
-        if self.is_on:
+        if self.is_on and self._keeps:
             self._kept[name] = made
         return made
 

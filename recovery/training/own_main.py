@@ -71,8 +71,10 @@ class OwnMain:
         if self.member is None or not self.may_run_again:
             return False
         if not self.has_joined:
-            # An interrupt from a person is none of the program's doing.
-            if isinstance(error, Exception | SystemExit) and self._runs > 1:
+            # A signal is none of the program's doing: the member leaves in order.
+            if error is not None and not isinstance(error, Exception | SystemExit):
+                return True
+            if error is not None and self._runs > 1:
                 self._replace(f"{type(error).__name__}: {error}")
             return False
         return True

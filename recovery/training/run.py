@@ -110,6 +110,7 @@ class RunLoop:
         warm_up: Callable[[], object] | None = None,
         *,
         starts_again: bool = False,
+        keeps: bool = True,
     ) -> None:
         """Prepare; `begin` joins the cluster.
 
@@ -117,13 +118,16 @@ class RunLoop:
             settings: of a worker or a server.
             warm_up: as for `run`.
             starts_again: what trains cannot be entered again in this process: it starts its program again instead, by exec.
+            keeps: as of `LiveRollback`.
         """
         self._settings, self.service = settings, WorkerService(settings, starts_again=starts_again)
         self._pid = os.getpid()
         self._asked_early = False
         """SIGTERM came before there was anybody to tell of it."""
         self._live = LiveRollback(
-            self.service, why_not="a script starts its program again" if starts_again else ""
+            self.service,
+            why_not="a script starts its program again" if starts_again else "",
+            keeps=keeps,
         )
         self.session: Session | None = None
         """Of this entry, or of the last one."""

@@ -20,7 +20,8 @@ class Member:
     def left(self, error):
         self.runs -= 1
         if error is not None and not isinstance(error, KeyError):
-            raise error
+            print("LEFT BY", type(error).__name__)
+            raise SystemExit(0)
         if not self.runs:
             print("ENDED", file=sys.__stdout__)
             raise SystemExit(0)
@@ -74,6 +75,7 @@ KEPT = {
     "own logger": ("import logging\nlog = logging.getLogger('mine')\nprint(log.level, len(log.handlers))\nlog.setLevel(10)\nlog.addHandler(logging.NullHandler())\n", "0 0"),
     "start method": ("import multiprocessing as m\nprint(m.get_start_method(allow_none=True))\nm.set_start_method('spawn')\n", "None"),
     "module of the script": ("import helper\nprint(helper.COUNT)\nhelper.COUNT += 1\n", "0"),
+    "module in a directory": ("from space import inner\nprint(inner.COUNT)\ninner.COUNT += 1\n", "0"),
     "main": ("print('SEEN' in globals())\nSEEN = 1\n", "False"),
     "thread that ends": ("import threading\nprint(threading.active_count())\nthreading.Thread(target=len, args=('',)).start()\n", "1"),
 }  # fmt: skip
@@ -82,6 +84,8 @@ KEPT = {
 @pytest.mark.parametrize("what", KEPT)
 def test_each_run_finds_what_the_first_has_found(tmp_path: Path, what: str) -> None:
     (tmp_path / "helper.py").write_text("COUNT = 0\n")
+    (tmp_path / "space").mkdir()
+    (tmp_path / "space/inner.py").write_text("COUNT = 0\n")
     program, line = KEPT[what]
     assert runs(tmp_path, f"{_JOINS}{program}raise KeyError\n")[:3] == [line] * 3
 
@@ -121,6 +125,10 @@ def test_what_cannot_be_run_twice_has_its_process_replaced(tmp_path: Path, why: 
 def test_a_program_that_never_joins_is_run_once_and_its_mistake_passes(tmp_path: Path) -> None:
     assert runs(tmp_path, "print('once')\n") == ["once"]
     assert runs(tmp_path, "print('once')\nraise SystemExit(0)\n") == ["once"]
+
+
+def test_a_signal_before_it_has_joined_is_left_to_the_member(tmp_path: Path) -> None:
+    assert runs(tmp_path, "own.member = member\nraise KeyboardInterrupt\n") == ["LEFT BY KeyboardInterrupt"]
 
 
 def test_a_fork_of_the_process_ends_as_it_would(tmp_path: Path) -> None:

@@ -160,6 +160,7 @@ class Program:
         command = parse_python_command(words)
         assert command is not None, "the launcher asks for what can be forked only"
         self._command, self._words, self._first_imports = command, words, first_imports
+        self._has_begun = False
 
     def run(self) -> None:
         """Run it as `__main__`. What it raises is shown and answered as the interpreter does.
@@ -194,7 +195,7 @@ class Program:
             # Python warns of a module that is run although it is imported.
             if module is not None and not hasattr(module, "__path__"):
                 del sys.modules[command.target]
-            self._first_imports.begin()
+            self._begin()
             run_as_main: Any = runpy._run_module_as_main  # type: ignore[attr-defined] # noqa: SLF001 - what `python -m` calls
             run_as_main(command.target)
             return
@@ -205,14 +206,22 @@ class Program:
             with open(command.target, "rb") as file:  # noqa: PTH123 - as typed
                 code = compile(file.read(), path, "exec", dont_inherit=True)
         except (OSError, SyntaxError, ValueError):
+            if self._has_begun:
+                raise
             # The interpreter itself says what is wrong, or knows how to run a directory.
             self._first_imports.start_again()
         if searches_own_directory():
             sys.path.insert(0, os.path.dirname(os.path.realpath(command.target)))  # noqa: PTH120 - as above
         main["__file__"], main["__cached__"] = path, None
         main["__loader__"] = importlib.machinery.SourceFileLoader("__main__", path)
-        self._first_imports.begin()
+        self._begin()
         exec(code, main)  # noqa: S102 - it is the user's script
+
+    def _begin(self) -> None:
+        """What is imported is compared in the first run: in a further one all of it is loaded, and the engine has begun."""
+        if not self._has_begun:
+            self._has_begun = True
+            self._first_imports.begin()
 
     def _forget_file(self) -> None:
         """As the interpreter does behind a script, before anything registered with atexit runs."""
