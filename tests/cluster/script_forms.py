@@ -88,8 +88,6 @@ class Form(NamedTuple):
     """It lies in this package, and is started by `-m`."""
     replaced: str = ""
     """Not empty: part of the reason for which a survivor starts its process again instead."""
-    logged: tuple[str, int] = ("", 0)
-    """A text, and how often each rank's log has it at most per entry."""
     own_bits: bool = False
     """It trains something else than the plainest script."""
 
@@ -176,7 +174,6 @@ FORMS: dict[str, Form] = {
         ),
     ),
     "chdir": Form(
-        before="os.makedirs('elsewhere', exist_ok=True)",
         main='assert not Path.cwd().name == "elsewhere"\nos.makedirs("elsewhere", exist_ok=True)\nHERE = Path.cwd()\nos.chdir("elsewhere")\nos.chdir(HERE)\ntrain()\nos.chdir("elsewhere")\n',
     ),
     "environment": Form(head="assert 'FORM_SET' not in os.environ\nos.environ['FORM_SET'] = '1'"),
@@ -240,13 +237,6 @@ FORMS: dict[str, Form] = {
         head="TABLE = torch.ones(3)\nassert TABLE.dtype is torch.float32\ntorch.set_default_dtype(torch.float64)",
         functions="torch.set_default_dtype(torch.float32)\n",
     ),
-    "never seeded": Form(
-        before="Net(); torch.manual_seed(torch.initial_seed()) if False else None",
-        head="FIRST = torch.randn(3)",
-        functions="",
-        step="assert len(FIRST) == 3",
-        own_bits=True,
-    ),
     "deterministic": Form(head="torch.use_deterministic_algorithms(True)"),
     "caught by the script": Form(
         main='if __name__ == "__main__":\n    try:\n        train()\n    except Exception:\n        import traceback\n        traceback.print_exc()\n        sys.exit(1)\n',
@@ -276,9 +266,9 @@ FORMS: dict[str, Form] = {
         head="import contextvars\nVAR = contextvars.ContextVar('VAR')\nassert VAR.get(None) is None\nVAR.set(1)"
     ),
     "generic alias and typing": Form(
-        head="from __future__ import annotations\nfrom typing import Optional",
+        head="from typing import Optional",
         parameters="size: Optional[int] = None",
-    )._replace(head="from typing import Optional"),
+    ),
     "multiprocessing lock": Form(
         head="import multiprocessing\nLOCK = multiprocessing.Lock()", step="LOCK.acquire(); LOCK.release()"
     ),
