@@ -40,6 +40,7 @@ from recovery.mindspore.init_function import initialize_without_gil
 from recovery.training import framework_hooks
 from recovery.training import init as script
 from recovery.training.exception_hook import exception_hook_kept
+from recovery.training.own_main import own_main
 from recovery.training.session import Session
 
 _logger = logging.getLogger("recovery.mindspore")
@@ -65,6 +66,7 @@ def init(backend_name: str | None = None) -> Session:
     _move_logs_to_incarnation(session.incarnation)
     # Facts 1 and 2. Called in the connection's thread.
     reason = "MindSpore cannot form a second world in one process"
+    own_main.run_once(reason)
     session.on_interrupt(functools.partial(session.replace_process, reason))
     # An interrupt that came before this was registered has replaced nobody.
     session.check()

@@ -36,12 +36,20 @@ class OwnMain:
         self.has_joined = False
         """Has the program joined in this run of it?"""
         self._pid = os.getpid()
-        self._runs = 0
+        self._runs, self._why_once = 0, ""
 
     @property
     def may_run_again(self) -> bool:
         """Does this process run its program through here, rather than having inherited it by a fork?"""
         return self._runs > 0 and os.getpid() == self._pid
+
+    def run_once(self, reason: str) -> None:
+        """Have the process replaced behind a generation's end, whatever the program does.
+
+        Args:
+            reason: for people: what of it cannot be done twice.
+        """
+        self._why_once = reason
 
     def run(self, program: Callable[[], None]) -> None:
         """Run it, and again as often as its generation ends before it is done.
@@ -54,7 +62,7 @@ class OwnMain:
             self._runs, self.has_joined = self._runs + 1, False
             if not self._again(program):
                 return
-            if reason := fresh.restore():
+            if reason := self._why_once or fresh.restore():
                 self._replace(reason)
 
     def _again(self, program: Callable[[], None]) -> bool:

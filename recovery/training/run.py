@@ -370,7 +370,7 @@ class RunLoop:
             self.leave(0, "")
         if broke:
             service.post(s.DataPlaneBroke(session.plan_generation, session.step, broke))
-            service.training_control.await_interrupt(session.generation)
+        service.training_control.await_interrupt(session.generation)
         service.replace_process(reason)
         msg = "the process has another program now"
         raise AssertionError(msg)

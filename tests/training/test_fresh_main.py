@@ -109,6 +109,10 @@ REPLACED = {
         "import json\nif hasattr(json, 'TWICE'):\n    own.has_joined = False\n    raise RuntimeError('once a process')\njson.TWICE = 1\nraise KeyError\n",
         "RuntimeError: once a process",
     ),
+    "a framework that cannot form a second world": (
+        "own.run_once('one world a process')\nraise KeyError\n",
+        "one world a process",
+    ),
     "an exit before it has joined again": (
         "import json\nif hasattr(json, 'TWICE'):\n    own.has_joined = False\n    raise SystemExit(2)\njson.TWICE = 1\nraise KeyError\n",
         "SystemExit: 2",
