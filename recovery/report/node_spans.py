@@ -143,6 +143,7 @@ NO_CHANGE = frozenset(
         EventKind.SCHEDULER_STOPPED,
         EventKind.STORE_REBUILT,
         EventKind.HISTORY_THINNED,
+        EventKind.PROGRAM_DIFFERS,
         EventKind.NODE_SUSPECTED,
         EventKind.TAKEOVER_DECLINED,
         EventKind.DRAIN_BEGUN,

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from typing_extensions import override
 
-pytest.importorskip("accelerate")
+pytest.importorskip("accelerate.data_loader")
 
 from accelerate.data_loader import prepare_data_loader
 
