@@ -55,7 +55,12 @@ def runs(tmp_path: Path, program: str) -> list[str]:
     file = tmp_path / "program.py"
     text = _RUNS.format(root=root, program=program, file=str(file))
     done = subprocess.run(
-        [sys.executable, "-c", text], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-u", "-c", text],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()

@@ -16,6 +16,7 @@ if not getattr(sys.flags, "safe_path", sys.flags.isolated):
     sys.path.pop(0)
 
 import contextlib
+import ctypes
 import gc
 import os
 import socket
@@ -26,7 +27,7 @@ _ROOT = str(Path(__file__).parents[3])
 _ADDED = [] if any(Path(place) == Path(_ROOT) for place in sys.path) else [_ROOT]
 sys.path += _ADDED
 
-from recovery import clock  # noqa: E402 - behind the path that it comes from
+from recovery import clock, log  # noqa: E402 - behind the path that it comes from
 from recovery.launch.forkserver import (  # noqa: E402 - behind the path that it comes from
     first_imports,
     fork_messages,
@@ -98,6 +99,9 @@ def _prepare(link: socket.socket) -> tuple[Prepare, template_checks.Files, first
     if isinstance(imported, str):
         fork_messages.send(link, Unsafe(reason=imported))
         raise SystemExit(0)
+    # What is still held back each of its processes would print as its own.
+    log.flush_streams()
+    ctypes.CDLL(None).fflush(None)
     reader = sys.modules.get("recovery.store.reader")
     if reader is not None:
         # Of a process that takes over a lost rank, while all others wait.
