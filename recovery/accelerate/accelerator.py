@@ -13,7 +13,7 @@ import torch
 from typing_extensions import override
 
 import recovery.torch as rt
-from recovery.accelerate import random_position
+from recovery.accelerate import joined_world, random_position  # noqa: F401 - joins the world
 from recovery.accelerate.random_position import DrawWatch, Generators, Saved
 from recovery.checkpoint.position import Position
 from recovery.errors import UsageError

@@ -1,4 +1,4 @@
-"""`recovery.run` for code that asks Accelerate for its world: it is joined before the function is entered.
+"""The world of code that asks Accelerate for one: it is joined before the function is entered.
 
 Accelerate and transformers look for a world in the environment and in torch, once, at the first object that is made of theirs
 (`Accelerator`, `TrainingArguments`), and remember it for the process. A survivor enters its function again in another world, maybe as
@@ -7,68 +7,60 @@ another rank of a smaller number on its host: so what they remember is forgotten
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable
-from typing import Any, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar, overload
 
 from accelerate.state import AcceleratorState, GradientState, PartialState
 
 import recovery.torch as rt
 from recovery.torch import devices
-from recovery.training import current
+from recovery.training import framework_hooks
 from recovery.training import run as training_run
 from recovery.training.rank_variables import rank_variables
 from recovery.training.session import Session
 
+_Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
+_backend: str | None = None
 
 
 @overload
-def run(function: Callable[..., _Result]) -> Callable[[], _Result]: ...
+def run(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]: ...
 
 
 @overload
 def run(
     *, backend: str | None = None, warm_up: Callable[[], object] | None = None
-) -> Callable[[Callable[..., _Result]], Callable[[], _Result]]: ...
+) -> Callable[[Callable[..., _Result]], Callable[..., _Result]]: ...
 
 
 def run(
     function: Any = None, *, backend: str | None = None, warm_up: Callable[[], object] | None = None
 ) -> Any:
-    """Make a training function recoverable that uses Accelerate or transformers: `recovery.run`, with the world joined at each entry.
+    """`recovery.run`, for which the backend can be named too.
 
     Args:
-        function: takes a `recovery.Session` or nothing; builds everything it needs again at every entry.
+        function: as for `recovery.run`.
         backend: as for `recovery.torch.init_process_group`; None: gloo, and nccl too where each rank of the host has a GPU.
         warm_up: as for `recovery.run`.
 
     Returns:
-        The recoverable function, without arguments; without `function`, a decorator that makes one.
+        As `recovery.run`.
 
     Raises:
         SystemExit: as for `recovery.run`.
     """
-    if function is None:
-        return functools.partial(run, backend=backend, warm_up=warm_up)
-
-    @functools.wraps(function)
-    def entered(session: Session) -> Any:
-        _join(session, backend)
-        return current.call(function, session)
-
-    # It takes the session, whatever the function takes.
-    del entered.__wrapped__
-    decorate = training_run.run(warm_up=warm_up)
-    return decorate(entered)
+    global _backend  # noqa: PLW0603 - a process has one world
+    _backend = backend
+    return training_run.run(warm_up=warm_up) if function is None else training_run.run(function)
 
 
-def _join(session: Session, backend: str | None) -> None:
+def _join(session: Session) -> None:
     _forget()
     session.on_generation_end(_forget)
     os.environ.update(_variables_of(session))  # noqa: TID251 - Accelerate reads them there
-    rt.init_process_group(session, devices.take(session, backend))
+    rt.init_process_group(session, devices.take(session, _backend))
 
 
 def _variables_of(session: Session) -> dict[str, str]:
@@ -87,3 +79,6 @@ def _forget() -> None:
     """Have Accelerate look for its world again."""
     for state in (AcceleratorState, GradientState, PartialState):
         state._reset_state()  # noqa: SLF001 - there is no public way
+
+
+framework_hooks.on_entry(_join)

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING
 from recovery.lazy_names import loader
 
 if TYPE_CHECKING:
-    from recovery.lightning.entry import run
     from recovery.lightning.trainer import Trainer
+    from recovery.training.run import run
 
 __all__ = ["Trainer", "run"]
 
-_HOMES = {"Trainer": "recovery.lightning.trainer", "run": "recovery.lightning.entry"}
+_HOMES = {"Trainer": "recovery.lightning.trainer", "run": "recovery.training.run"}
 
 
 # Hidden from type checkers: one that saw it would accept any misspelt name.

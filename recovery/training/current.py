@@ -22,27 +22,52 @@ def enter(session: Session | None) -> None:
     _session = session
 
 
-def call(function: Callable[..., Any], session: Session) -> Any:
-    """Call a training function, which takes the session or nothing.
+def call(function: Callable[..., Any], session: Session, /, *arguments: Any, **named: Any) -> Any:
+    """Call a training function, which takes the session or not.
 
     Args:
-        function: of the user. It takes the session where its first parameter has no default, is called `session` or is annotated as one: another one
-            is the script's own, as `argv=None`.
+        function: of the user. It takes the session at the parameter that is called `session` or is annotated as one; where there is none,
+            at its first one if the arguments leave that open: `argv=None` is the script's own.
         session: of this entry.
+        arguments: further ones, passed through.
+        named: likewise, by name.
     """
     try:
-        parameters = list(inspect.signature(function).parameters.values())
+        signature = inspect.signature(function)
     except ValueError:
         # A callable of C says nothing of what it takes.
-        return function(session)
-    first = parameters[0] if parameters else None
-    if first is None or not _takes_session(first):
-        return function()
-    return function(session=session) if first.kind is first.KEYWORD_ONLY else function(session)
+        return function(session, *arguments, **named)
+    parameters = list(signature.parameters.values())
+    at = next((place for place, one in enumerate(parameters) if _is_session(one)), None)
+    if at is not None and parameters[at].name in named:
+        at = None
+    elif at is None and parameters and _is_left_open(signature, arguments, named):
+        at = 0
+    if at is None:
+        return function(*arguments, **named)
+    if parameters[at].kind is inspect.Parameter.KEYWORD_ONLY or at > len(arguments):
+        return function(*arguments, **named, **{parameters[at].name: session})
+    return function(*arguments[:at], session, *arguments[at:], **named)
 
 
-def _takes_session(first: inspect.Parameter) -> bool:
-    if first.kind in (first.VAR_KEYWORD, first.KEYWORD_ONLY):
-        return first.name == "session"
-    annotation = getattr(first.annotation, "__name__", str(first.annotation))
-    return first.default is first.empty or first.name == "session" or "Session" in annotation
+def _is_session(one: inspect.Parameter) -> bool:
+    """Does it say so?"""
+    annotation = getattr(one.annotation, "__name__", str(one.annotation))
+    return one.name == "session" or (one.kind not in _MANY and "Session" in annotation)
+
+
+_MANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def _is_left_open(signature: inspect.Signature, arguments: tuple[Any, ...], named: dict[str, Any]) -> bool:
+    """Is the first parameter one that the arguments do not fill?"""
+    first = next(iter(signature.parameters.values()))
+    if first.kind is first.VAR_POSITIONAL:
+        return not arguments
+    if first.kind in (first.KEYWORD_ONLY, first.VAR_KEYWORD) or first.default is not first.empty:
+        return False
+    try:
+        signature.bind(*arguments, **named)
+    except TypeError:
+        return True
+    return False

@@ -97,9 +97,8 @@ class LoopWatch:
             at: the frame that has called it; None: it has left the script.
         """
         left = seen(error, at=at)
-        if self._has_closed(error):
-            self.left = left
-        if (self.in_loop and not self._closed) or not (self.in_loop or self._ended or left.succeeds):
+        is_inside = (self.in_loop and not self._closed) or self._has_closed(error)
+        if is_inside or not (self.in_loop or self._ended or left.succeeds):
             self.left = left
 
     def _has_closed(self, error: SystemExit) -> bool:

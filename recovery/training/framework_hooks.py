@@ -6,6 +6,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from recovery.training import current
+from recovery.training.session import Session
+
 _PLAN_SOON_S = 2.0
 """A process that takes a lost rank at once has its plan within that."""
 
@@ -29,6 +32,27 @@ collective_errors: list[Callable[[BaseException], bool]] = []
 
 joined: list[Callable[[int | None], None]] = []
 """Called in the connection's thread when this process is admitted: with its rank if an earlier incarnation had one. Returns at once."""
+
+
+entries: list[Callable[[Session], None]] = []
+"""What an integration does where an entry begins, before the code of the user: joining the world, say."""
+
+
+def on_entry(hook: Callable[[Session], None]) -> None:
+    """Have it called at each entry; at once too where one is under way: an integration may be imported inside the training function.
+
+    Args:
+        hook: gets the entry's session. What it raises is as if the user's own code had raised it.
+    """
+    entries.append(hook)
+    if (session := current.current_session()) is not None:
+        hook(session)
+
+
+def enter(session: Session) -> None:
+    """Call what integrations do where an entry begins."""
+    for hook in entries:
+        hook(session)
 
 
 def warm_up(others: Sequence[Callable[[], object]], is_planned: Callable[[float], bool]) -> None:

@@ -30,7 +30,6 @@ from typing import Any
 from recovery import process_conditions
 from recovery.clock import monotonic_ms
 
-_logger = logging.getLogger("recovery.training")
 _THREADS_END_MS = 500
 """How long threads of the program may take to end once nothing holds what they work for."""
 _NOT_KEPT = ("MS_JOB_TOKEN", "MS_RESUME_TOKEN", "MS_RESUME_HANGS")
@@ -94,7 +93,7 @@ class FreshMain:
                 logger.__dict__.update(
                     handlers=[], filters=[], level=logging.NOTSET, propagate=True, disabled=False
                 )
-            logger.manager._clear_cache()  # type: ignore[attr-defined]  # noqa: SLF001 - as whoever changes a level has to
+        logging.Logger.manager._clear_cache()  # type: ignore[attr-defined]  # noqa: SLF001 - as whoever changes a level has to
 
     def _restore_interpreter(self) -> None:
         sys.path[:], sys.argv[:] = self._path, self._arguments

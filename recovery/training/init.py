@@ -100,6 +100,7 @@ class _RunAgain:
         self._session = _first_of(self._loop)
         own_main.has_joined = True
         secure_channel.note_joined()
+        framework_hooks.enter(self._session)
         return self._session
 
     def report(self, error: BaseException) -> None:
@@ -166,6 +167,7 @@ class _Script:
         sys.exit = early_exit.exit_that_notes(self._note_exit)
         sys.excepthook = self._on_exception
         atexit.register(self._on_exit)
+        framework_hooks.enter(self._session)
         return self._session
 
     def _note_exit(self, error: SystemExit, at: FrameType) -> None:

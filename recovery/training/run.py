@@ -9,7 +9,7 @@ import os
 import signal
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn, TypeVar, overload
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar, overload
 
 from recovery import config
 from recovery.core.ids import Generation
@@ -28,32 +28,38 @@ from recovery.training.stop_signals import (
 from recovery.worker.service import WorkerService
 from recovery.worker.training_control import Verdict
 
+_Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
 
 @overload
-def run(function: Callable[[Session], _Result] | Callable[[], _Result]) -> Callable[[], _Result]: ...
+def run(function: Callable[Concatenate[Session, _Parameters], _Result]) -> Callable[_Parameters, _Result]: ...
+
+
+@overload
+def run(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]: ...
 
 
 @overload
 def run(
     *, warm_up: Callable[[], object] | None = None
-) -> Callable[[Callable[[Session], _Result] | Callable[[], _Result]], Callable[[], _Result]]: ...
+) -> Callable[[Callable[..., _Result]], Callable[..., _Result]]: ...
 
 
 def run(function: Any = None, *, warm_up: Callable[[], object] | None = None) -> Any:
-    """Make a training function recoverable. The decorated function takes no arguments; the original takes the session, or none either.
+    """Make a training function recoverable.
 
     Called in a process with MS_ROLE=MS_SCHED it serves as the scheduler until the job ends and then exits. Called in a worker it
-    enters the function once per generation: at the start, and again after every rollback. It returns what the function
+    enters the function once per generation: at the start, and again after every rollback, with the same arguments. It returns what the function
     returns once all ranks are done.
 
     Args:
-        function: takes a `Session` or nothing (`current_session` gives it); builds everything it needs again at every entry.
+        function: builds everything it needs again at every entry. It gets the `Session` at the parameter that is annotated as one or called
+            `session`, or at the first one that the call leaves open; if it has none, `current_session` gives it.
         warm_up: called once, while this process waits to be admitted: load here what every entry needs (the data set).
 
     Returns:
-        The recoverable function, without arguments; without `function`, a decorator that makes one.
+        The recoverable function, which takes what the function takes besides the session; without `function`, a decorator that makes one.
 
     Raises:
         SystemExit: the process must end: wrong settings, refused, fenced, the job failed. One clear line says why; each reason
@@ -63,15 +69,17 @@ def run(function: Any = None, *, warm_up: Callable[[], object] | None = None) ->
         return functools.partial(run, warm_up=warm_up)
 
     @functools.wraps(function)
-    def recoverable() -> Any:
+    def recoverable(*arguments: Any, **named: Any) -> Any:
         with process_end.one_clear_line():
             _check_is_first(function)
             settings = bootstrap.begin()
-            result = RunLoop(settings, warm_up).run(function)
+            result = RunLoop(settings, warm_up).run(
+                lambda session: current.call(function, session, *arguments, **named)
+            )
             _trained[_job_of(settings)] = function.__name__
             return result
 
-    # It takes no arguments: with the wrapped signature pytest would look for a fixture "session".
+    # With the wrapped signature pytest would look for a fixture "session".
     del recoverable.__wrapped__
     return recoverable
 
@@ -144,14 +152,14 @@ class RunLoop:
         self.leave: Callable[[int, str], NoReturn] = process_end.leave
         """Ends the process with an exit code and its line."""
 
-    def run(self, function: Callable[..., Any]) -> Any:
-        """Train by a function. Returns what it returned once all ranks were done; None where this process was not needed."""
+    def run(self, enter: Callable[[Session], Any]) -> Any:
+        """Train by what enters a function. Returns what that returned once all ranks were done; None where this process was not needed."""
         # A launcher that sees this process dial may ask it to stop: by then both signals are understood.
         self.stop_signals.open()
         try:
             with self.leaving():
                 self.begin()
-                outcome = self._train(function)
+                outcome = self._train(enter)
                 # In here, so that a signal which comes before is caught here; one that comes later meets the script's own way.
                 self.stop_signals.close()
         finally:
@@ -242,7 +250,7 @@ class RunLoop:
         if left.succeeds:
             self.leave(ROWS["EXIT_BEFORE_END"].exit_code, early_exit.line_of(left, step))
 
-    def _train(self, function: Callable[..., Any]) -> Any:
+    def _train(self, enter: Callable[[Session], Any]) -> Any:
         """What the training function returned once all ranks were done, or why this process must end before that."""
         if self._settings.role is config.SettingsRole.SERVER:
             return self.service.training_control.verdict()
@@ -255,7 +263,8 @@ class RunLoop:
             if isinstance(session, Verdict):
                 return session
             try:
-                result = current.call(function, session)
+                framework_hooks.enter(session)
+                result = enter(session)
             except BaseException as error:
                 if not self.left(session, error):
                     raise

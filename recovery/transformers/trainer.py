@@ -21,7 +21,7 @@ from typing import Any
 import transformers
 from transformers.integrations import TensorBoardCallback
 
-from recovery.accelerate import random_position
+from recovery.accelerate import joined_world, random_position  # noqa: F401 - joins the world
 from recovery.accelerate.random_position import Saved
 from recovery.checkpoint import catalogue
 from recovery.training import earlier_jobs

@@ -8,7 +8,7 @@ import torch
 from accelerate.utils import DistributedDataParallelKwargs
 from torch.utils.data import DataLoader
 
-import recovery.accelerate
+import recovery
 from recovery.accelerate import Accelerator, current_session
 from tests.trainers.tiny_training import (
     ADDS,
@@ -32,7 +32,7 @@ STREAM = int(os.environ.get("JOB_STREAM", "0"))
 NUM_WORKERS = int(os.environ.get("JOB_NUM_WORKERS", "0"))
 
 
-@recovery.accelerate.run
+@recovery.run
 def main() -> None:
     session = current_session()
     enter(session)

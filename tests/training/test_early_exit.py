@@ -150,6 +150,27 @@ def test_an_annotation_says_what_a_parameter_with_a_default_is() -> None:
     assert current.call(train, session) is session
 
 
+@pytest.mark.parametrize(
+    ("function", "arguments", "named", "got"),
+    [
+        (lambda epochs: epochs, (3,), {}, 3),
+        (lambda epochs=1: epochs, (), {"epochs": 3}, 3),
+        (lambda session, epochs: (session, epochs), (3,), {}, ("session", 3)),
+        (lambda epochs, session: (session, epochs), (3,), {}, ("session", 3)),
+        (lambda epochs, session: (session, epochs), (), {"epochs": 3}, ("session", 3)),
+        (lambda anything, epochs: (anything, epochs), (3,), {}, ("session", 3)),
+        (lambda anything, *, epochs: (anything, epochs), (), {"epochs": 3}, ("session", 3)),
+        (lambda *words: words, ("a", "b"), {}, ("a", "b")),
+        (lambda session: session, (), {"session": "mine"}, "mine"),
+    ],
+)
+def test_arguments_are_passed_through(
+    function: Callable[..., object], arguments: tuple[object, ...], named: dict[str, object], got: object
+) -> None:
+    session: Any = "session"
+    assert current.call(function, session, *arguments, **named) == got
+
+
 class Watched:
     """A script's loop, seen where the script is run."""
 
