@@ -25,12 +25,13 @@ settings.register_profile("all", max_examples=500, deadline=None, print_blob=Tru
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
 
 if threading.current_thread() is threading.main_thread():
-    # A shell starts what runs in the background deaf to an interrupt, nohup what it starts to a hangup, and every process of a test
-    # would be so too: a handler of this process is the default again in its children.
+    # A shell starts what runs in the background deaf to an interrupt and to SIGQUIT, nohup what it starts to a hangup, and every process of
+    # a test would be so too: a handler of this process is the default again in its children.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, lambda *_: None)
+    for number in (signal.SIGHUP, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
 
 _SLOW_HANGS_S = 3_600
 """What a slow test may take before it counts as hanging; for the others pyproject.toml says it."""

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from recovery.cli import torchrun_line
+from recovery.cli.devices_seen import devices_seen
 from recovery.cli.msrun import is_typed, launch_and_sum_up, parameter
 from recovery.cli.source import RUN_PATH
 from recovery.launch.arguments import Arguments
@@ -18,9 +19,9 @@ from recovery.transport.local_address import reserved_port
 
 _HELP = {
     "nnodes": "hosts of the job (1); N:N, but no other range",
-    "nproc_per_node": "workers of this host (1), or auto, gpu, cpu",
+    "nproc_per_node": "workers of this host (1), or auto, gpu, xpu, cpu",
     "rdzv_backend": "c10d or static: the scheduler brings the workers together",
-    "rdzv_endpoint": "HOST[:PORT] where the scheduler listens",
+    "rdzv_endpoint": "HOST[:PORT] where the scheduler listens; port 0: a free one, for one host",
     "rdzv_id": "name of the job, for TORCHELASTIC_RUN_ID",
     "rdzv_conf": "timeout=SECONDS or join_timeout=SECONDS: how long to wait for all workers",
     "max_restarts": "relaunches of one process within an hour (3)",
@@ -33,6 +34,7 @@ _HELP = {
     "tee": "streams that are shown: 3, or 0:3,1:3",
     "local_ranks_filter": "ranks whose log is shown",
     "signals_to_handle": "further signals that ask the job to stop, as SIGTERM does: SIGUSR1,SIGUSR2",
+    "standbys": "processes of this host that wait beside the workers, and take the rank of one that is lost (0)",
     "progress": "False: no line below the others on a terminal that says how far training is (as of `recovery msrun`)",
 }
 _CONTINUE = "a finished job's path: its run goes on from its last checkpoint, to a later end; or its next run begins at step 0"
@@ -47,8 +49,9 @@ def run(context: typer.Context, **_: Any) -> None:
     reserved = reserved_port("127.0.0.1")
     machine = torchrun_line.Machine(
         processors=len(os.sched_getaffinity(0)),
-        gpus=torchrun_line.gpus_shown(environment.get("CUDA_VISIBLE_DEVICES")),
+        devices=lambda word: devices_seen(word, environment),
         free_port=int(reserved.getsockname()[1]),
+        environment=environment,
     )
     task = given.pop("task", None) or ()
     line = torchrun_line.read(given, task, machine)

@@ -6,9 +6,7 @@ that asks for what the launcher does by itself is taken, and it is said.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -45,9 +43,12 @@ class Machine(NamedTuple):
     """What the line may ask of the host."""
 
     processors: int
-    gpus: int
+    devices: Callable[[str], int]
+    """How many the framework sees: of `gpu`, of `xpu`, or of `auto`, which is whatever accelerator there is."""
     free_port: int
     """Of the loopback address."""
+    environment: Mapping[str, str] = {}
+    """torchrun's defaults stand there as PET_NNODES and its like, and as PYTHON_EXEC."""
 
 
 class Line(NamedTuple):
@@ -73,6 +74,11 @@ def read(given: Mapping[str, Any], task: Sequence[str], machine: Machine) -> Lin
     Raises:
         SettingError: a flag has no counterpart, or a value is not of its kind.
     """
+    defaults = _defaults(machine.environment)
+    # One way of naming the place wins over a default of another.
+    meets = {"standalone", "rdzv_endpoint", "master_addr", "master_port"}
+    unasked = meets if meets & set(given) else set()
+    given = {**{name: value for name, value in defaults.items() if name not in unasked}, **given}
     for name, instead in REFUSED.items():
         if name in given:
             raise _refuse(name, given[name], "is torchrun's, and has no counterpart here", instead)
@@ -88,9 +94,36 @@ def read(given: Mapping[str, Any], task: Sequence[str], machine: Machine) -> Lin
             typed[field] = _READ[field](name, value) if isinstance(value, str) else value
     typed["torchelastic_run_id"] = given.get("rdzv_id") or "none"
     typed["torchelastic_role"] = given.get("role", "default")
-    words = ("python", "-m", *task) if given.get("module") else tuple(task)
-    notes = tuple(f"--{name} has no effect: {why}" for name, why in WITHOUT_EFFECT.items() if name in given)
+    interpreter = machine.environment.get("PYTHON_EXEC", "")
+    words = (interpreter or "python", "-m", *task) if given.get("module") else tuple(task)
+    if interpreter and not given.get("module"):
+        words = (interpreter, *task)
+    notes = [f"--{name} has no effect: {why}" for name, why in WITHOUT_EFFECT.items() if name in given]
+    taken = [f"{_PREFIX}{name.upper()}={defaults[name]}" for name in defaults if name not in unasked]
+    if taken:
+        notes.insert(0, f"taken from the environment, as torchrun does: {', '.join(taken)}")
     return Line(typed, words, (*notes, *_unknown_conf(given)), given.get("local_addr", ""))
+
+
+def _defaults(environment: Mapping[str, str]) -> dict[str, Any]:
+    """What the environment says where nothing is typed (torch 2.13, torch.distributed.argparse_util)."""
+    found: dict[str, Any] = {}
+    for name in _FLAGS:
+        value = environment.get(f"{_PREFIX}{name.upper()}", "")
+        if value and name in _SWITCHES:
+            if value not in ("0", "1"):
+                raise SettingError(
+                    "SETTING_TYPE",
+                    field=f"{_PREFIX}{name.upper()}",
+                    value=value,
+                    rule="must be 0 or 1",
+                    next_step=f"Unset it, or give --{name}.",
+                )
+            if value == "1":
+                found[name] = True
+        elif value:
+            found[name] = value
+    return found
 
 
 _AS_THEY_ARE = {
@@ -100,10 +133,19 @@ _AS_THEY_ARE = {
     "tee": "tee",
     "signals_to_handle": "signals_to_handle",
     "local_ranks_filter": "tail_worker_log",
+    "standbys": "standby_num",
     "progress": "progress",
     "continue_run": "continue_run",
 }
-"""Flags that mean the same in both (the last two are ours, not torchrun's), and their fields of `Arguments`."""
+"""Flags that mean the same in both (the last three are ours, not torchrun's), and their fields of `Arguments`."""
+_OURS = ("standbys", "progress", "continue_run")
+_SWITCHES = ("standalone", "module", "no_python", "run_path", "virtual_local_rank")
+_FLAGS = (
+    *("nnodes", "nproc_per_node", "rdzv_endpoint", "rdzv_id", "rdzv_conf", "standalone", "module"),
+    *("role", "master_addr", "master_port", "local_addr"),
+    *(name for name in (*_AS_THEY_ARE, *WITHOUT_EFFECT, *REFUSED) if name not in _OURS),
+)
+_PREFIX = "PET_"
 _READ = {
     field.name: flag.read
     for field in msgspec.structs.fields(Arguments)
@@ -119,28 +161,34 @@ def _hosts(text: str) -> int:
         raise _refuse(
             "nnodes",
             text,
-            "asks for a world whose size changes, and here a job keeps its number of workers, and so its bits",
-            f"Give --nnodes={least}, and --standby_num to `recovery msrun` for hosts that wait.",
+            f"asks for {most} hosts, and for training on with {least} of them: here a job keeps its number of workers, and so its bits",
+            f"Give --nnodes={least} or --nnodes={most}. Ranks of a lost host are taken by processes that wait: --standbys=N on a host that stays.",
         )
     return int(count("nnodes", least))
 
 
 def _workers(text: str, machine: Machine) -> int:
-    by_word = {"auto": machine.gpus or machine.processors, "gpu": machine.gpus, "cpu": machine.processors}
-    if text not in by_word:
+    if text not in _BY_WORD:
         if not text.lstrip("-").isdecimal():
             raise _refuse(
                 "nproc_per_node",
                 text,
-                "must be a number, auto, gpu or cpu",
+                "must be a number, auto, gpu, xpu or cpu",
                 "Give, for example, --nproc_per_node=2.",
             )
         return int(_READ["local_worker_num"]("nproc_per_node", text))
-    if not by_word[text]:
+    seen = 0 if text == "cpu" else machine.devices(text)
+    if not seen and text in ("gpu", "xpu"):
         raise _refuse(
-            "nproc_per_node", text, "counts GPUs, and this host shows none", "Give a number, or cpu."
+            "nproc_per_node",
+            text,
+            f"counts {text.upper()}s, and this host shows none",
+            "Give a number, or cpu.",
         )
-    return by_word[text]
+    return seen or machine.processors
+
+
+_BY_WORD = ("auto", "gpu", "xpu", "cpu")
 
 
 def _meeting(given: Mapping[str, Any], machine: Machine) -> dict[str, Any]:
@@ -157,7 +205,7 @@ def _meeting(given: Mapping[str, Any], machine: Machine) -> dict[str, Any]:
     if given.get("standalone"):
         found = {"master_addr": "127.0.0.1", "master_port": machine.free_port}
     elif "rdzv_endpoint" in given:
-        host, port = _endpoint(given["rdzv_endpoint"])
+        host, port = _endpoint(given, machine)
         found = {"master_addr": _READ["master_addr"]("rdzv_endpoint", host), "master_port": port}
     else:
         if "master_addr" in given:
@@ -171,10 +219,20 @@ def _meeting(given: Mapping[str, Any], machine: Machine) -> dict[str, Any]:
     return found
 
 
-def _endpoint(text: str) -> tuple[str, int]:
+def _endpoint(given: Mapping[str, Any], machine: Machine) -> tuple[str, int]:
+    text = given["rdzv_endpoint"]
     host, colon, port = text.rpartition(":")
     if not colon or host.endswith(":") or (host.startswith("[") and not host.endswith("]")):
         host, port = text, str(RENDEZVOUS_PORT)
+    if port == "0" and _hosts(given.get("nnodes", "1")) == 1:
+        return host, machine.free_port
+    if port == "0":
+        raise _refuse(
+            "rdzv_endpoint",
+            text,
+            "leaves the port to each host, and the others would not know it",
+            f"Name a port that is free on {host}, the same on every host: --rdzv_endpoint={host}:{RENDEZVOUS_PORT}.",
+        )
     if not (port.isdecimal() and 1024 <= int(port) <= 65535):  # noqa: PLR2004 - as of --master_port
         raise _refuse(
             "rdzv_endpoint",
@@ -201,22 +259,3 @@ def _unknown_conf(given: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _refuse(flag: str, value: object, rule: str, next_step: str) -> SettingError:
     return SettingError("SETTING_RANGE", field=f"--{flag}", value=value, rule=rule, next_step=next_step)
-
-
-def gpus_shown(visible: str | None, devices: Path = Path("/proc/driver/nvidia/gpus")) -> int:
-    """Count this host's NVIDIA GPUs without a framework.
-
-    Args:
-        visible: CUDA_VISIBLE_DEVICES; None: not set.
-        devices: where the driver lists them.
-    """
-    there = len(list(devices.iterdir())) if devices.is_dir() else 0
-    if visible is None:
-        return there
-    # As CUDA reads it: what stands behind a number that is none is not shown, and one named twice shows none at all.
-    names = list(
-        itertools.takewhile(
-            lambda name: name and not name.startswith("-"), map(str.strip, visible.split(","))
-        )
-    )
-    return min(there, len(names)) if len(set(names)) == len(names) else 0

@@ -11,6 +11,7 @@ import pytest
 from recovery import clock
 from recovery.core.records import EventKind
 from tests.cluster.launched import LAUNCHER, LaunchedCluster
+from tests.cluster.test_drain import PATIENT
 from tests.cluster.test_launcher import KILLED, assert_nothing_left
 
 pytestmark = pytest.mark.cluster
@@ -208,7 +209,7 @@ def test_a_worker_that_fails_for_good_when_a_standby_has_its_rank_ends_no_job(tm
 
 
 def test_a_rank_that_is_handed_over_as_planned_uses_up_no_restart_and_is_no_incident(tmp_path: Path) -> None:
-    with cluster_of(tmp_path, held=True) as cluster:
+    with LaunchedCluster(tmp_path, environment={**PATIENT, "JOB_HELD_STEP": "40"}) as cluster:
         cluster.start("--standby_num=1", "--max_restarts=0")
         cluster.wait_event(EventKind.NODE_READY, "standby_0")
         cluster.wait_step(8)

@@ -60,6 +60,7 @@ def test_a_rank_gives_its_checkpoint_to_those_that_have_lost_theirs(
     with Cluster(tmp_path, workers=3, environment={**LIVE, "JOB_HELD_BEFORE": str(STEP + 1)}) as cluster:
         cluster.start()
         cluster.wait(lambda: cluster.step_of_all() >= STEP, "all ranks in one step")
+        cluster.wait_event(EventKind.CHECKPOINT_COMMITTED, count=2)
         cluster.kill("sched", *cluster.names)
         lose(tmp_path / "ckpt")
         command = [sys.executable, "-m", "recovery", "plan", str(tmp_path / "recovery"), "--json"]

@@ -167,18 +167,34 @@ def test_the_rest_of_a_pass_behind_a_kill_counts_as_the_whole_one(tmp_path: Path
         assert {(tmp_path / f"step_{rank}").read_text() for rank in range(2)} == {"20"}
 
 
-@pytest.mark.parametrize("kind", ["share-behind", "stateful-behind", "live-behind"])
 def test_the_rest_of_a_pass_that_has_become_longer_on_one_rank_is_refused_by_its_position(
-    tmp_path: Path, kind: str
+    tmp_path: Path,
 ) -> None:
-    if kind == "stateful-behind":
-        needs_package("torchdata.stateful_dataloader")
-    live = {"MS_ROLLBACK": "live"} if kind == "live-behind" else {}
-    with LaunchedCluster(tmp_path, imports=TORCH, environment=live) as cluster:
-        started(cluster, kind, "run")
+    needs_package("torchdata.stateful_dataloader")
+    with LaunchedCluster(tmp_path, imports=TORCH) as cluster:
+        started(cluster, "stateful-behind", "run")
         cluster.wait_event(EventKind.CHECKPOINT_COMMITTED)
         cluster.kill_node("0")
 
         assert cluster.wait_exit(LAUNCHER) != 0, cluster.tails()
         assert "where the checkpoint stands, is another place" in cluster.log(LAUNCHER)
         assert max(int(path.read_text()) for path in tmp_path.glob("step_*")) <= 8
+
+
+@pytest.mark.parametrize("kind", ["share-behind", "live-behind"])
+def test_a_pass_that_has_become_longer_on_one_rank_ends_as_it_began_and_the_next_one_is_refused(
+    tmp_path: Path, kind: str
+) -> None:
+    """The order of a pass is in the checkpoint."""
+    live = {"MS_ROLLBACK": "live"} if kind == "live-behind" else {}
+    with LaunchedCluster(tmp_path, imports=TORCH, environment=live) as cluster:
+        started(cluster, kind, "run")
+        cluster.wait_event(EventKind.CHECKPOINT_COMMITTED)
+        cluster.kill_node("0")
+        cluster.wait_event(EventKind.PLAN_MADE, count=2)
+        cluster.go_on()
+
+        assert cluster.wait_exit(LAUNCHER) == USAGE, cluster.tails()
+        assert "event=order_kept" in cluster.log(LAUNCHER)
+        assert re.search(r"USAGE: loader: pass 2 has (10|9) batches on rank", cluster.log(LAUNCHER))
+        assert {int(path.read_text()) for path in tmp_path.glob("step_*")} == {9}

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from recovery.cli import torchrun_line
+from recovery.cli.devices_seen import devices_seen, gpus_shown
 from recovery.cli.torchrun_line import Line, Machine
 from recovery.errors import SettingError
 from recovery.launch.arguments import Arguments
 
-MACHINE = Machine(processors=6, gpus=0, free_port=23456)
+MACHINE = Machine(processors=6, devices=lambda _word: 0, free_port=23456)
 
 
 def read(machine: Machine = MACHINE, *, module: bool = False, **given: Any) -> Line:
@@ -58,11 +60,82 @@ def test_standalone_takes_a_free_port_of_this_host() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "gpus", "workers"), [("auto", 0, 6), ("auto", 2, 2), ("gpu", 2, 2), ("cpu", 2, 6)]
+    ("word", "devices", "workers"),
+    [("auto", 0, 6), ("auto", 2, 2), ("gpu", 2, 2), ("xpu", 3, 3), ("cpu", 2, 6)],
 )
-def test_workers_by_word_are_counted_on_this_host(word: str, gpus: int, workers: int) -> None:
-    line = read(MACHINE._replace(gpus=gpus), nproc_per_node=word)
+def test_workers_by_word_are_counted_on_this_host(word: str, devices: int, workers: int) -> None:
+    asked: list[str] = []
+
+    def count(kind: str) -> int:
+        asked.append(kind)
+        return devices
+
+    line = read(MACHINE._replace(devices=count), nproc_per_node=word)
     assert line.typed["local_worker_num"] == workers
+    assert asked == ([] if word == "cpu" else [word])
+
+
+def test_torch_is_asked_for_the_devices_and_the_driver_where_there_is_none(tmp_path: Path) -> None:
+    package = tmp_path / "torch.py"
+    package.write_text(
+        "class cuda:\n"
+        "    is_available = staticmethod(lambda: True)\n"
+        "    device_count = staticmethod(lambda: 5)\n"
+        "class accelerator(cuda):\n"
+        "    device_count = staticmethod(lambda: 7)\n"
+        "print('a word of its own')\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    assert [devices_seen(word, environment) for word in ("gpu", "auto")] == [5, 7]
+    package.write_text("raise ImportError")
+    assert [devices_seen(word, environment) for word in ("gpu", "xpu")] == [gpus_shown(None), 0]
+
+
+def test_defaults_stand_in_the_environment_as_for_torchrun() -> None:
+    """A pod of Kubeflow runs the bare line, with all of it in PET_*."""
+    pod = {
+        "PET_NNODES": "2",
+        "PET_NPROC_PER_NODE": "4",
+        "PET_NODE_RANK": "1",
+        "PET_MASTER_ADDR": "job-node-0-0.job",
+        "PET_MASTER_PORT": "29500",
+        "PET_RDZV_ENDPOINT": "",
+        "PET_STANDALONE": "0",
+    }
+    line = read(MACHINE._replace(environment=pod))
+    read_as = Arguments.of(line.typed, line.task)
+    assert (read_as.worker_num, read_as.local_worker_num, read_as.node_rank) == (8, 4, 1)
+    assert (read_as.master_addr, read_as.master_port) == ("job-node-0-0.job", 29500)
+    assert "PET_NNODES=2" in line.notes[0]
+
+
+def test_what_is_typed_wins_over_the_environment() -> None:
+    pod = {"PET_NNODES": "2", "PET_MASTER_ADDR": "other", "PET_MASTER_PORT": "29500"}
+    line = read(MACHINE._replace(environment=pod), nnodes="1", standalone=True)
+    assert (line.typed["nnodes"], line.typed["master_addr"]) == (1, "127.0.0.1")
+    assert "master" not in line.notes[0].lower()
+
+
+def test_a_switch_of_the_environment_is_0_or_1() -> None:
+    assert read(MACHINE._replace(environment={"PET_STANDALONE": "1"})).typed["master_port"] == 23456
+    with pytest.raises(SettingError, match="PET_STANDALONE"):
+        read(MACHINE._replace(environment={"PET_STANDALONE": "yes"}))
+
+
+@pytest.mark.parametrize("given", [{}, {"module": True}])
+def test_another_interpreter_is_named_by_the_environment(given: dict[str, Any]) -> None:
+    line = read(MACHINE._replace(environment={"PYTHON_EXEC": "/opt/python"}), **given)
+    assert line.task == ("/opt/python", *(["-m"] if given else []), "train.py", "--lr=1")
+
+
+def test_a_port_of_zero_is_a_free_one_of_a_single_host() -> None:
+    assert read(rdzv_endpoint="localhost:0").typed["master_port"] == 23456
+    with pytest.raises(SettingError, match="the others would not know it"):
+        read(rdzv_endpoint="host:0", nnodes="2")
+
+
+def test_processes_that_wait_are_typed_as_standbys() -> None:
+    assert arguments(standbys="2").standby_num == 2
 
 
 def test_gpus_are_those_that_the_driver_lists_and_the_user_shows(tmp_path: Path) -> None:
@@ -79,8 +152,8 @@ def test_gpus_are_those_that_the_driver_lists_and_the_user_shows(tmp_path: Path)
         "GPU-3e056f05,GPU-5d": 2,
         "0,,1": 1,
     }
-    assert {visible: torchrun_line.gpus_shown(visible, tmp_path) for visible in shown} == shown
-    assert torchrun_line.gpus_shown(None, tmp_path / "absent") == 0
+    assert {visible: gpus_shown(visible, tmp_path) for visible in shown} == shown
+    assert gpus_shown(None, tmp_path / "absent") == 0
 
 
 def test_a_module_is_started_as_python_would() -> None:
@@ -104,7 +177,7 @@ def test_a_flag_that_asks_for_what_happens_anyway_is_taken_and_said(name: str) -
     ("given", "next_step"),
     [
         *(({name: "x"}, instead) for name, instead in torchrun_line.REFUSED.items()),
-        ({"nnodes": "1:4"}, "--standby_num"),
+        ({"nnodes": "1:4"}, "--standbys=N"),
         ({"rdzv_backend": "etcd-v2"}, "Leave it out"),
         ({"nproc_per_node": "gpu"}, "Give a number"),
         ({"nproc_per_node": "many"}, "--nproc_per_node=2"),

@@ -155,7 +155,7 @@ def test_another_number_of_workers_is_refused_by_the_flag_that_was_typed(place: 
     assert refused.startswith(
         "SETTING_RANGE: --worker_num=4: makes 4 workers in all, and the job of rec has 2: a job keeps their number. "
     )
-    machine = torchrun_line.Machine(processors=8, gpus=0, free_port=29400)
+    machine = torchrun_line.Machine(processors=8, devices=lambda _word: 0, free_port=29400)
     line = torchrun_line.read({"nproc_per_node": "4", "standalone": True}, ["train.py"], machine)
     [refused] = looked_at(RECOVERING, Arguments.of(line.typed, line.task))
     assert refused.startswith(
