@@ -10,6 +10,7 @@ import contextlib
 import errno
 import logging
 import os
+import re
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -21,6 +22,30 @@ NO_LINKS = frozenset((errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK))
 """What link(2) says where there are no hard links."""
 WITHOUT_SYNC = "its file system makes no names durable: a power cut may take back the newest"
 WITHOUT_LINKS = "its file system has no hard links"
+SHARED = frozenset(
+    (
+        *("nfs", "nfs4", "cifs", "smb3", "9p", "afs", "virtiofs", "fuse.sshfs"),
+        *("lustre", "beegfs", "beegfs_nodev", "gpfs", "wekafs", "ocfs2", "gfs2", "pvfs2"),
+        *(
+            "ceph",
+            "fuse.ceph",
+            "fuse.ceph-fuse",
+            "fuse.glusterfs",
+            "fuse.juicefs",
+            "fuse.mfs",
+            "fuse.seaweedfs",
+        ),
+        *("fuse.s3fs", "fuse.rclone", "fuse.mountpoint-s3", "fuse.gcsfuse", "fuse.goofys", "fuse.blobfuse2"),
+    )
+)
+"""File systems that several hosts share, by their names in /proc/mounts: on these SQLite's shared memory or the kernel's locks do not hold between
+hosts."""
+_MOUNTS = Path("/proc/self/mounts")
+"""Of the kernel. /etc/mtab, which psutil reads where it is a file, may be one that an image has brought."""
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+"""How it writes a blank, and what else would part the fields of a line."""
+_LOCAL_FUSE = ("fuseblk", "fuse.fuse-overlayfs")
+"""What a process of this host serves from a disk of this host."""
 _said: set[int] = set()
 """Devices whose file system makes no names durable."""
 
@@ -90,6 +115,32 @@ def lacking(directory: Path) -> Iterator[str]:
             yield WITHOUT_SYNC
     finally:
         os.close(opened)
+
+
+def kind_of(path: Path, mounts: Path = _MOUNTS) -> str:
+    """The kind of the mount that a path is on; the last one of the longest prefix counts. Empty: not known."""
+    try:
+        lines = os.fsdecode(mounts.read_bytes()).split("\n")
+    except OSError:
+        return ""
+    whole, best, kind = path.resolve(), "", ""
+    for _, named, its_kind, *_ in (line.split(" ") for line in lines if line):
+        place = _ESCAPED.sub(lambda found: chr(int(found[1], 8)), named)
+        if whole.is_relative_to(place) and len(place) >= len(best):
+            best, kind = place, its_kind
+    return kind
+
+
+def why_no_store(path: Path) -> str:
+    """Why SQLite's write-ahead log must not lie there, by the kind of its file system; empty: it may.
+
+    Its index is shared memory of one host (sqlite.org/wal.html), and a server or a FUSE program keeps neither that nor the kernel's locks.
+    """
+    kind = kind_of(path)
+    is_remote = kind in ("nfs", "nfs4", "cifs", "smb3", "afs")
+    if not is_remote and not (kind.startswith("fuse") and kind not in _LOCAL_FUSE):
+        return ""
+    return f"is on a file system of the kind {kind}, where SQLite's shared memory and the kernel's locks do not hold"
 
 
 def words_of(error: OSError, place: Path) -> str:

@@ -18,12 +18,22 @@ from typing import Any
 
 from lightning.fabric.utilities import rank_zero
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from torchmetrics.utilities import prints
 
+from recovery.training import framework_hooks
 from recovery.training.session import Session
 
 _logger = logging.getLogger("recovery.lightning")
 _EVENTS = "events.out.tfevents.*"
 _NOT_OF_A_SAVE = "no save of this run says that its rows are of this run"
+
+
+def _note_rank(session: Session) -> None:
+    """Only rank 0 logs. Lightning and torchmetrics have read the rank from the environment when they were imported; a standby had none then."""
+    rank_zero.rank_zero_only.rank = prints.rank_zero_only.rank = session.rank
+
+
+framework_hooks.on_entry(_note_rank)
 
 
 def owner_of(session: Session) -> str:

@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.fabric.utilities import rank_zero
 from lightning.pytorch import Callback
 from lightning.pytorch import Trainer as PlainTrainer
 from lightning.pytorch.loops.fetchers import _DataLoaderIterDataFetcher
 from lightning.pytorch.plugins.environments import ClusterEnvironment
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import distributed
-from torchmetrics.utilities import prints
 from typing_extensions import override
 
 from recovery.errors import UsageError
@@ -26,7 +24,6 @@ from recovery.lightning.fit_state import FitState
 from recovery.lightning.hook_state import HookState
 from recovery.lightning.watched_loader import WatchedLoader
 from recovery.torch import devices, init_process_group, own_generators, same_passes
-from recovery.training import framework_hooks
 from recovery.training.callbacks import ModelCheckpoint
 from recovery.training.checkpoint_config import CheckpointConfig
 from recovery.training.current import current_session
@@ -36,14 +33,6 @@ from recovery.training.session import Session
 _logger = logging.getLogger("recovery.lightning")
 _EVERY_STEPS = 100
 _KEPT = 3
-
-
-def _note_rank(session: Session) -> None:
-    """Lightning and torchmetrics have read it from the environment when they were imported; a standby had none then."""
-    rank_zero.rank_zero_only.rank = prints.rank_zero_only.rank = session.rank
-
-
-framework_hooks.on_entry(_note_rank)
 
 
 class Trainer(PlainTrainer):  # type: ignore[misc]  # Lightning is not there where types are checked

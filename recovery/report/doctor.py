@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import re
 import shutil
 import socket
 import tempfile
@@ -30,28 +29,6 @@ from recovery.tls.process_channels import channel_of
 from recovery.tls.side import Side
 from recovery.transport.local_address import is_local
 
-_SHARED = frozenset(
-    (
-        *("nfs", "nfs4", "cifs", "smb3", "9p", "afs", "virtiofs", "fuse.sshfs"),
-        *("lustre", "beegfs", "beegfs_nodev", "gpfs", "wekafs", "ocfs2", "gfs2", "pvfs2"),
-        *(
-            "ceph",
-            "fuse.ceph",
-            "fuse.ceph-fuse",
-            "fuse.glusterfs",
-            "fuse.juicefs",
-            "fuse.mfs",
-            "fuse.seaweedfs",
-        ),
-        *("fuse.s3fs", "fuse.rclone", "fuse.mountpoint-s3", "fuse.gcsfuse", "fuse.goofys", "fuse.blobfuse2"),
-    )
-)
-"""File systems that several hosts share, by their names in /proc/mounts: on these SQLite's shared memory or the kernel's locks do not hold between
-hosts."""
-_MOUNTS = Path("/proc/self/mounts")
-"""Of the kernel. /etc/mtab, which psutil reads where it is a file, may be one that an image has brought."""
-_ESCAPED = re.compile(r"\\([0-7]{3})")
-"""How it writes a blank, and what else would part the fields of a line."""
 _KEPT = 5
 """CheckpointConfig's default keep_checkpoint_max."""
 _IN_MEMORY = 2
@@ -210,9 +187,10 @@ def _nearest(path: Path) -> tuple[Path, str]:
 
 
 def _local_disk(there: Path) -> Check:
-    kind = _file_system(there)
+    kind = file_systems.kind_of(there)
     step = "The scheduler's store needs a local disk: choose another MS_RECOVERY_PATH for it."
-    return check("file system", f"{kind or 'unknown'} at {there}", step if kind in _SHARED else "")
+    does_not_suit = kind in file_systems.SHARED or file_systems.why_no_store(there)
+    return check("file system", f"{kind or 'unknown'} at {there}", step if does_not_suit else "")
 
 
 def _owner(path: Path) -> Iterator[Check]:
@@ -237,20 +215,6 @@ def _lost_store(path: Path, host: str) -> Iterator[Check]:
         found = f"the scheduler's store is lost, its job is not: {lost.description}"
         step = f"Rebuild it: `recovery rebuild {path}`, or MS_REBUILD_STORE=1 in the scheduler."
         yield check("store", found, step)
-
-
-def _file_system(path: Path, mounts: Path = _MOUNTS) -> str:
-    """The kind of the mount that a path is on; the last one of the longest prefix counts."""
-    try:
-        lines = os.fsdecode(mounts.read_bytes()).split("\n")
-    except OSError:
-        return ""
-    whole, best, kind = path.resolve(), "", ""
-    for _, named, its_kind, *_ in (line.split(" ") for line in lines if line):
-        place = _ESCAPED.sub(lambda found: chr(int(found[1], 8)), named)
-        if whole.is_relative_to(place) and len(place) >= len(best):
-            best, kind = place, its_kind
-    return kind
 
 
 def _file_clock(place: Path) -> Check:
@@ -281,7 +245,7 @@ def _disk(path: Path | None, there: Path) -> Check:
 def _memory(memory: MemorySettings, recovery_path: Path | None) -> Check:
     """Space for the checkpoints in memory, by the size of what this job has saved. How many ranks a host has nobody knows here."""
     name, free = "memory", memory_tier.free_bytes(memory.base)
-    kind = _file_system(memory.base) if memory.base.is_dir() else "no directory"
+    kind = file_systems.kind_of(memory.base) if memory.base.is_dir() else "no directory"
     if kind not in ("tmpfs", "ramfs"):
         step = "Mount a tmpfs there, or set MS_MEMORY_CHECKPOINT_PATH to one."
         return check(name, f"{memory.base} is {kind}, not in memory", step)

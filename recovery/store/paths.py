@@ -51,7 +51,8 @@ def prepare_directory(path: Path) -> None:
     """Make the directory (0700) with its parents if it is absent; refuse one that cannot serve.
 
     Raises:
-        RecoveryPathError: a file stands there, it cannot be made or written, it is another user's, or every user may write there.
+        RecoveryPathError: a file stands there, it cannot be made or written, it is another user's, every user may write there, or no store can
+            be kept there (NFS, FUSE).
     """
     try:
         if not path.exists():
@@ -79,6 +80,13 @@ def prepare_directory(path: Path) -> None:
             reason=f"may be written by every user (mode {stat.S_IMODE(facts.st_mode):04o})",
             next_step=f"Run chmod o-w {path}, or name a directory below it, which is made for this user alone."
             " Where chmod changes nothing, its file system keeps no modes: choose a directory on a local disk.",
+        )
+    if why_not := file_systems.why_no_store(path):
+        raise RecoveryPathError(
+            path=str(path),
+            reason=why_not,
+            next_step="Name a directory on a local disk of each host in MS_RECOVERY_PATH, and give all hosts of the job one secret in MS_JOB_TOKEN."
+            " A job whose state is here already goes on from a copy of this directory.",
         )
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
         raise refused(path, OSError(errno.EACCES, os.strerror(errno.EACCES)))

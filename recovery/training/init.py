@@ -27,7 +27,7 @@ from recovery.training import (
 )
 from recovery.training.early_exit import EarlyExit
 from recovery.training.own_main import own_main
-from recovery.training.run import RunLoop
+from recovery.training.run_loop import RunLoop
 from recovery.training.session import Session
 from recovery.worker.training_control import Verdict
 

@@ -46,7 +46,7 @@ ENDS: tuple[Bug, ...] = (
     Bug(
         "a process that is asked to stop before its connection is up speaks to nobody",
         "I14",
-        "training/run.py",
+        "training/run_loop.py",
         "RunLoop.stop",
         "self.service.is_up",
         "True",

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from recovery import file_systems
 from recovery.config.settings import memory_base
-from recovery.report import doctor
 from recovery.report.doctor import examine
 from recovery.report.doctor_check import Check
 from recovery.store import job_token_file
@@ -70,13 +70,16 @@ def test_wrong_variables_come_first(tmp_path: Path) -> None:
     [
         *((kind, True) for kind in ("ext4", "xfs", "btrfs", "tmpfs", "overlay", "zfs")),
         *((kind, False) for kind in ("nfs4", "cifs", "lustre", "beegfs", "ceph", "fuse.ceph-fuse")),
-        *((kind, False) for kind in ("fuse.glusterfs", "fuse.juicefs", "gpfs", "fuse.s3fs", "virtiofs")),
+        *(
+            (kind, False)
+            for kind in ("fuse.glusterfs", "fuse.juicefs", "gpfs", "fuse.s3fs", "virtiofs", "fuse")
+        ),
     ],
 )
 def test_a_file_system_that_hosts_share_does_not_suit_a_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, *, is_local: bool
 ) -> None:
-    monkeypatch.setattr(doctor, "_file_system", lambda path: kind)
+    monkeypatch.setattr(file_systems, "kind_of", lambda path: kind)
     found = checks(tmp_path)["file system"]
     assert (found.ok, bool(found.next_step)) == (is_local, not is_local)
     assert found.found.startswith(kind)
@@ -92,10 +95,10 @@ def test_the_kind_of_a_file_system_is_that_of_the_kernels_list(tmp_path: Path) -
         b"old \xff fuse rw 0 0\n"
         + f"first {escaped} xfs rw 0 0\nserver:/export {escaped} nfs4 rw 0 0\n".encode()
     )
-    assert doctor._file_system(place / "below", mounts) == "nfs4", "what is mounted over the other"
-    assert doctor._file_system(tmp_path, mounts) == "ext4"
-    assert doctor._file_system(tmp_path, tmp_path / "none") == ""
-    assert doctor._file_system(Path("/proc/self")) == "proc"
+    assert file_systems.kind_of(place / "below", mounts) == "nfs4", "what is mounted over the other"
+    assert file_systems.kind_of(tmp_path, mounts) == "ext4"
+    assert file_systems.kind_of(tmp_path, tmp_path / "none") == ""
+    assert file_systems.kind_of(Path("/proc/self")) == "proc"
 
 
 def test_the_recovery_path_its_disk_and_its_clock(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import filelock
 import pytest
 from sqlalchemy.exc import InvalidRequestError
 
+from recovery import file_systems
 from recovery.core.ids import RunId
 from recovery.core.records import RunRecord
 from recovery.errors import RecoveryError, RecoveryPathError, StoreError, StoreFullError
@@ -51,6 +52,25 @@ def test_a_directory_where_every_user_may_write_is_refused(tmp_path: Path, mode:
     assert list(shared.iterdir()) == []
     paths.prepare_directory(shared / "mine")
     assert (shared / "mine").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_refused"),
+    [
+        *((kind, True) for kind in ("nfs", "nfs4", "cifs", "smb3", "afs", "fuse.sshfs", "fuse.s3fs", "fuse")),
+        *((kind, False) for kind in ("ext4", "overlay", "tmpfs", "9p", "fuseblk", "fuse.fuse-overlayfs", "")),
+    ],
+)
+def test_a_file_system_that_keeps_no_store_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, is_refused: bool
+) -> None:
+    monkeypatch.setattr(file_systems, "kind_of", lambda path: kind)
+    if not is_refused:
+        paths.prepare_directory(tmp_path)
+        return
+    with pytest.raises(RecoveryPathError, match=f"of the kind {kind},.* MS_JOB_TOKEN"):
+        SchedulerStore.open(tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_read_only_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
