@@ -11,6 +11,7 @@ from recovery.core.failed_work import FailedWork
 from recovery.core.held import HeldCheckpoint, Skipped
 from recovery.core.ids import Generation, Rank
 from recovery.core.policy import rollback
+from recovery.core.policy.next_plan import Facts
 from recovery.core.policy.retention import oldest_indexed
 from recovery.core.policy.rollback import LOST_MEMORY, MISSING, Unusable
 from recovery.core.records import CheckpointRecord, CheckpointState, GenerationRecord, to_held, to_record
@@ -139,33 +140,28 @@ class CheckpointIndex:
             if holders.was_committed and step > target
         }
 
-    def held_by_one(
-        self, newer_than: int, refused: Collection[int] = ()
-    ) -> tuple[Rank, HeldCheckpoint] | None:
-        """The newest committed step that some rank still holds as a file of ours, and the lowest such rank; None: there is none.
-
-        Steps that are `refused`, and those up to `newer_than`, to which a plan can go with each rank's own, do not count.
-        """
-        for step in self.given_up(newer_than):
-            for rank, held in sorted(self._steps.at(step).own.items()):
-                if step not in refused and not held.is_folder:
-                    return rank, held
-        return None
-
-    def target(
+    def facts(
         self,
         *,
         allow_restart_from_zero: bool,
         copied: Mapping[int, Mapping[Rank, HeldCheckpoint]] = MappingProxyType({}),
-    ) -> rollback.Target:
-        """Choose the rollback target from the index as it is.
+    ) -> Facts:
+        """What the index knows of the facts that the next plan is decided by.
 
         `copied`: by step and rank, what other nodes can give it. Its own file goes first.
         """
-        steps = {*self._steps, *copied}
-        return rollback.plan(
-            {step: {**copied.get(step, {}), **self._steps.at(step).own} for step in steps},
+        given_up = self.given_up(0)
+        files = {
+            step: [(rank, held) for rank, held in self._steps.at(step).own.items() if not held.is_folder]
+            for step in given_up
+        }
+        return Facts(
             world_size=len(self._ranks),
+            held={
+                step: {**copied.get(step, {}), **self._steps.at(step).own} for step in {*self._steps, *copied}
+            },
+            of_one={step: min(of_step) for step, of_step in files.items() if of_step},
+            given_up=given_up,
             ever_committed=self._ever_committed,
             allow_restart_from_zero=allow_restart_from_zero,
         )

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from typing_extensions import assert_never
 
 from recovery.checkpoint import catalogue, verify
 from recovery.core.checkpoints import CheckpointIndex
 from recovery.core.ids import NodeId, Rank
 from recovery.core.messages import HeldCheckpoint
-from recovery.core.policy import copies, live, rebuild, rollback, takeover
+from recovery.core.policy import copies, rebuild, rollback, takeover
 from recovery.core.policy.live import LIVE_MODE, NOT_LIVE
+from recovery.core.policy.next_plan import End, next_plan
 from recovery.core.policy.ranks import first_id
 from recovery.core.records import CheckpointState, EventKind, JobState, NodeRecord, NodeState, to_held
 from recovery.core.tiers import tier_of
@@ -88,48 +88,35 @@ def plan(stored: Stored, *, allow_restart_from_zero: bool = False) -> Plan:
     stepped_back: list[RankFile] = []
     gives_to_all = _is_live_asked_for(stored)
     while True:
-        target = coordinator.target(allow_restart_from_zero=allow_restart_from_zero, copied=copied)
-        newest = target.step if isinstance(target, rollback.ToCheckpoint) else 0
-        if gives_to_all and (given := coordinator.held_by_one(newest)) is not None:
-            rank, held = given
-            file = _checked(stored, rank, names.get(rank, ""), held, unseen=rank in unseen)
-            if file.verified or rank in unseen:
-                lost = coordinator.given_up(held.step - 1)[held.step]
-                reason = live.given_by(rank, held.step, lost)
-                return _plan(stored, "resume", reason, held, _taken_from(file, names), stepped_back)
-            coordinator.reject(rank, held.step, file.why_not)
-            stepped_back.append(file)
+        of_index = coordinator.facts(allow_restart_from_zero=allow_restart_from_zero, copied=copied)
+        decided = next_plan(msgspec.structs.replace(of_index, live_rollback=gives_to_all))
+        if isinstance(decided, End) or decided.at is None:
+            action = "fail" if isinstance(decided, End) else "start"
+            reason = _with_given_up(coordinator, decided.reason, 0)
+            return _plan(stored, action, reason, stepped_back=stepped_back)
+        at = decided.at
+        assert isinstance(at, HeldCheckpoint), "nobody has said what is in its memory"
+        loads = {source.rank: at for source in decided.sources} or dict(enumerate(decided.files))
+        files = [
+            _checked(stored, rank, names.get(rank, ""), held, unseen=rank in unseen)
+            if coordinator.file_of(rank, at.step) is not None
+            else _copy(rank, names.get(rank, ""), held, coordinator.copies.holders(rank, at.step))
+            for rank, held in ((Rank(rank), held) for rank, held in loads.items())
+        ]
+        bad = [
+            file for file in files if not file.verified and not file.copy_of and Rank(file.rank) not in unseen
+        ]
+        for file in bad:
+            coordinator.reject(Rank(file.rank), at.step, file.why_not)
+        stepped_back += bad
+        if bad:
             continue
-        match target:
-            case rollback.ToStart():
-                reason = _with_given_up(coordinator, target.reason, 0)
-                return _plan(stored, "start", reason, stepped_back=stepped_back)
-            case rollback.NoCommonStep():
-                reason = f"no step is held by all {stored.job.worker_count} ranks ({target.table})"
-                reason = _with_given_up(coordinator, reason, 0)
-                return _plan(stored, "fail", reason, stepped_back=stepped_back)
-            case rollback.ToCheckpoint():
-                files = [
-                    _checked(stored, rank, names.get(rank, ""), held, unseen=rank in unseen)
-                    if coordinator.file_of(rank, target.step) is not None
-                    else _copy(rank, names.get(rank, ""), held, coordinator.copies.holders(rank, target.step))
-                    for rank, held in ((Rank(rank), held) for rank, held in enumerate(target.files))
-                ]
-                bad = [
-                    file
-                    for file in files
-                    if not file.verified and not file.copy_of and Rank(file.rank) not in unseen
-                ]
-                if not bad:
-                    fetched = [(Rank(file.rank), ", ".join(file.copy_of)) for file in files if file.copy_of]
-                    reason = "; ".join([f"every rank holds step {target.step}", *copies.who_fetches(fetched)])
-                    reason = _with_given_up(coordinator, reason, target.step)
-                    return _plan(stored, "resume", reason, target.files[0], files, stepped_back)
-                for file in bad:
-                    coordinator.reject(Rank(file.rank), target.step, file.why_not)
-                stepped_back += bad
-            case _:
-                assert_never(target)
+        if decided.sources:
+            return _plan(stored, "resume", decided.reason, at, _taken_from(files[0], names), stepped_back)
+        fetched = [(Rank(file.rank), ", ".join(file.copy_of)) for file in files if file.copy_of]
+        reason = "; ".join([decided.reason, *copies.who_fetches(fetched)])
+        reason = _with_given_up(coordinator, reason, at.step)
+        return _plan(stored, "resume", reason, at, files, stepped_back)
 
 
 def _with_given_up(coordinator: CheckpointIndex, reason: str, step: int) -> str:

@@ -7,8 +7,8 @@ import pytest
 from recovery.core.checkpoints import CheckpointIndex
 from recovery.core.ids import Generation, Rank, RunId
 from recovery.core.messages import HeldCheckpoint
+from recovery.core.policy.next_plan import End, Plan, next_plan
 from recovery.core.policy.retention import INDEXED_STEPS
-from recovery.core.policy.rollback import NoCommonStep, ToCheckpoint
 from recovery.core.records import CheckpointRecord, CheckpointState, GenerationRecord
 
 RANKS = 3
@@ -31,6 +31,13 @@ def began(generation: int, step: int) -> GenerationRecord:
     return GenerationRecord(
         run=RunId(1), generation=Generation(generation), step=step, epoch=1, step_in_epoch=step, because=""
     )
+
+
+def _files(index: CheckpointIndex) -> tuple[HeldCheckpoint, ...]:
+    """Which file each rank goes back to."""
+    decided = next_plan(index.facts(allow_restart_from_zero=False))
+    assert isinstance(decided, Plan)
+    return decided.files
 
 
 def test_what_goes_on_from_memory_commits_nothing_and_forgets_what_is_newer() -> None:
@@ -85,7 +92,7 @@ def test_what_is_older_than_the_newest_common_steps_is_retired_on_every_rank(lon
     assert [step for step, found in states.items() if found == {CheckpointState.RETIRED}] == [10, 20, 30, 40]
     assert {record.step for record in long.index.held_records()} == set(range(50, last + 1, 10))
     assert long.index.committed_step == last
-    assert long.index.target(allow_restart_from_zero=False) == ToCheckpoint(last, (saved(last),) * RANKS)
+    assert _files(long.index) == (saved(last),) * RANKS
 
 
 def test_ranks_at_different_places_have_no_step_in_common() -> None:
@@ -97,9 +104,9 @@ def test_ranks_at_different_places_have_no_step_in_common() -> None:
 
     assert index.positions_differ(20) == "rank 0 at step 20 of epoch 1, rank 1 at step 20 of epoch 2"
     assert (index.committed_step, index.durable_step) == (10, 10)
-    assert index.target(allow_restart_from_zero=False) == ToCheckpoint(10, (saved(10),) * 2)
+    assert _files(index) == (saved(10),) * 2
     index.replace(Rank(1), [saved(20, epoch=2)])
-    assert isinstance(index.target(allow_restart_from_zero=False), NoCommonStep)
+    assert isinstance(next_plan(index.facts(allow_restart_from_zero=False)), End)
 
 
 def test_the_target_is_the_newest_of_several_common_steps() -> None:
@@ -107,7 +114,7 @@ def test_the_target_is_the_newest_of_several_common_steps() -> None:
     index.replace(Rank(0), [saved(step) for step in (10, 20, 30)])
     index.replace(Rank(1), [saved(step) for step in (10, 20, 40)])
 
-    assert index.target(allow_restart_from_zero=False) == ToCheckpoint(20, (saved(20),) * 2)
+    assert _files(index) == (saved(20),) * 2
 
 
 def test_nothing_is_retired_for_a_step_that_is_not_common(long: Long) -> None:
@@ -143,8 +150,8 @@ def test_a_rank_that_still_holds_what_was_retired_may_say_so(long: Long) -> None
     for rank in range(RANKS):
         long.index.replace(Rank(rank), [saved(20)])
 
-    target = long.index.target(allow_restart_from_zero=False)
-    assert isinstance(target, ToCheckpoint)
+    target = next_plan(long.index.facts(allow_restart_from_zero=False))
+    assert isinstance(target, Plan)
     assert target.step == 20
 
 

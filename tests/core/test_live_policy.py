@@ -8,7 +8,7 @@ import pytest
 from recovery.core.held import LiveState
 from recovery.core.ids import Generation, Rank, RunId
 from recovery.core.policy import live
-from recovery.core.policy.live import LiveSource, ToLive
+from recovery.core.policy.live import LiveSource
 from recovery.core.records import GenerationRecord
 from tests.core.survivors import in_memory
 
@@ -47,8 +47,7 @@ def test_the_newest_state_wins_and_of_several_the_lowest_rank_gives_it(
     states: dict[Rank, LiveState], newer_than: int, refused: tuple[int, ...], rank: int | None
 ) -> None:
     chosen = live.choose(states, _began(0), world_size=3, newer_than=newer_than, refused=frozenset(refused))
-    assert chosen == (None if rank is None else _from(Rank(rank), states))
-    assert chosen is None or chosen.step == states[chosen.sources[0].rank].step
+    assert chosen == (() if rank is None else _from(Rank(rank), states))
 
 
 def test_a_state_of_a_suffix_that_was_rolled_back_is_no_candidate() -> None:
@@ -56,8 +55,8 @@ def test_a_state_of_a_suffix_that_was_rolled_back_is_no_candidate() -> None:
     chosen = live.choose(states, _began(0, 5), world_size=2, newer_than=0)
     assert chosen == _from(Rank(1), states)
     # The plan of generation 2 went to that very step: it leads to where training is.
-    assert live.choose({Rank(0): in_memory(5)}, _began(0, 5), world_size=2, newer_than=0) is not None
-    assert live.choose({Rank(0): in_memory(6)}, _began(0, 5), world_size=2, newer_than=0) is None
+    assert live.choose({Rank(0): in_memory(5)}, _began(0, 5), world_size=2, newer_than=0)
+    assert not live.choose({Rank(0): in_memory(6)}, _began(0, 5), world_size=2, newer_than=0)
 
 
 def _shards(**steps: int) -> dict[Rank, LiveState]:
@@ -100,10 +99,9 @@ def test_each_shard_has_its_own_source_and_all_stand_at_one_step(
     givers: tuple[int, ...],
 ) -> None:
     chosen = live.choose(states, _began(0), world_size=4, newer_than=newer_than, refused=frozenset(refused))
-    assert (chosen.step if chosen is not None else None) == step
-    sources = chosen.sources if chosen is not None else ()
-    assert tuple(source.rank for source in sources) == givers
-    for source in sources:
+    assert tuple(source.rank for source in chosen) == givers
+    assert {states[source.rank].step for source in chosen} == ({step} if givers else set())
+    for source in chosen:
         assert source.structure == f"shard {source.rank % 2}"
         assert source.replicas == (source.rank % 2, source.rank % 2 + 2)
         assert source.rank in source.replicas
@@ -114,7 +112,7 @@ def test_a_rank_that_is_not_among_those_it_names_gives_nothing() -> None:
         Rank(0): msgspec.structs.replace(in_memory(8), replicas=(Rank(1), Rank(2))),
         Rank(2): msgspec.structs.replace(in_memory(8), replicas=(Rank(0),)),
     }
-    assert live.choose(odd, _began(0), world_size=3, newer_than=0) is None
+    assert not live.choose(odd, _began(0), world_size=3, newer_than=0)
 
 
 def test_the_first_rank_whose_part_nobody_has_is_named() -> None:
@@ -124,8 +122,8 @@ def test_the_first_rank_whose_part_nobody_has_is_named() -> None:
     assert live.nobody_has(_states(r0=9), 9, 4) is None
 
 
-def _from(rank: Rank, states: dict[Rank, LiveState]) -> ToLive:
-    return ToLive(states[rank], (LiveSource(rank, states[rank].structure),))
+def _from(rank: Rank, states: dict[Rank, LiveState]) -> tuple[LiveSource, ...]:
+    return (LiveSource(rank, states[rank].structure),)
 
 
 def test_the_reason_names_four_ranks_and_counts_the_others() -> None:

@@ -8,8 +8,8 @@ from recovery.core import messages as m
 from recovery.core.checkpoints import CheckpointIndex
 from recovery.core.handover_messages import HandedOver
 from recovery.core.ids import Rank
+from recovery.core.policy.next_plan import End, Plan, next_plan
 from recovery.core.policy.retention import IN_MEMORY_STEPS
-from recovery.core.policy.rollback import NoCommonStep, ToCheckpoint, ToStart
 from recovery.core.records import CheckpointRecord, CheckpointState, EventKind, JobRecord, JobState, to_record
 from recovery.core.rules import Rules
 from recovery.core.tiers import Tier, tier_of
@@ -176,14 +176,14 @@ def test_a_standby_needs_what_lies_on_disks() -> None:
     assert index_of(in_memory(10, 0)).needed_of(Rank(1)) is None
 
 
-@pytest.mark.parametrize(("durable", "kind"), [(True, NoCommonStep), (False, ToStart)])
+@pytest.mark.parametrize(("durable", "kind"), [(True, End), (False, Plan)])
 def test_only_what_lay_on_all_disks_is_worth_failing_for(durable: bool, kind: type[object]) -> None:
     index = CheckpointIndex(2)
     held = [on_disk(10, rank) if durable else in_memory(10, rank) for rank in (0, 1)]
     records = [to_record(Rank(rank), held[rank], CheckpointState.COMMITTED) for rank in (0, 1)]
     index.load(records, [began(1, 0), began(2, 10)])
     index.replace(Rank(1), [])
-    assert isinstance(index.target(allow_restart_from_zero=False), kind)
+    assert isinstance(next_plan(index.facts(allow_restart_from_zero=False)), kind)
 
 
 def test_a_plan_at_a_step_in_memory_makes_nothing_durable() -> None:
@@ -191,7 +191,7 @@ def test_a_plan_at_a_step_in_memory_makes_nothing_durable() -> None:
     index.roll_back(10)
     assert (index.committed_step, index.durable_step) == (10, 0)
     index.replace(Rank(0), [])
-    assert isinstance(index.target(allow_restart_from_zero=False), ToStart)
+    assert isinstance(next_plan(index.facts(allow_restart_from_zero=False)), Plan)
 
 
 def test_what_all_disks_are_found_to_hold_is_worth_failing_for_behind_a_plan_to_memory() -> None:
@@ -202,14 +202,14 @@ def test_what_all_disks_are_found_to_hold_is_worth_failing_for_behind_a_plan_to_
     index.roll_back(12)
     assert index.durable_step == 10
     index.replace(Rank(1), [])
-    assert isinstance(index.target(allow_restart_from_zero=False), NoCommonStep)
+    assert isinstance(next_plan(index.facts(allow_restart_from_zero=False)), End)
 
 
 def test_a_bad_file_in_memory_sends_all_to_the_one_before() -> None:
     index = index_of(on_disk(5, 0), in_memory(10, 0))
     index.reject(Rank(1), 10, "changed")
-    target = index.target(allow_restart_from_zero=False)
-    assert isinstance(target, ToCheckpoint)
+    target = next_plan(index.facts(allow_restart_from_zero=False))
+    assert isinstance(target, Plan)
     assert target.step == 5
 
 

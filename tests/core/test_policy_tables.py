@@ -145,40 +145,6 @@ def test_common_steps_agree_with_a_dumb_search(steps: list[set[int]]) -> None:
     assert rollback.common_steps(held(*steps), len(steps)) == dumb
 
 
-def test_plan_takes_every_ranks_own_file_of_the_newest_common_step() -> None:
-    target = rollback.plan(
-        held({10, 20}, {10, 20, 30}), world_size=2, ever_committed=True, allow_restart_from_zero=False
-    )
-    assert isinstance(target, rollback.ToCheckpoint)
-    assert (target.step, len(target.files)) == (20, 2)
-
-
-def test_nobody_holds_any_yet_means_step_zero() -> None:
-    assert isinstance(
-        rollback.plan({}, world_size=2, ever_committed=False, allow_restart_from_zero=False), rollback.ToStart
-    )
-
-
-def test_files_that_are_all_gone_are_not_taken_for_none_yet() -> None:
-    target = rollback.plan({}, world_size=2, ever_committed=True, allow_restart_from_zero=False)
-    assert target == rollback.NoCommonStep("rank 0: none; rank 1: none")
-
-
-def test_nothing_in_common_stops_with_a_table_unless_allowed() -> None:
-    holdings = held({10}, set())
-    target = rollback.plan(holdings, world_size=2, ever_committed=True, allow_restart_from_zero=False)
-    assert target == rollback.NoCommonStep("rank 0: 10; rank 1: none")
-    allowed = rollback.plan(holdings, world_size=2, ever_committed=True, allow_restart_from_zero=True)
-    assert isinstance(allowed, rollback.ToStart)
-
-
-def test_a_death_between_the_very_first_saves_starts_at_step_zero() -> None:
-    target = rollback.plan(
-        held({10}, set()), world_size=2, ever_committed=False, allow_restart_from_zero=False
-    )
-    assert target == rollback.ToStart("no step has ever been held by all ranks (rank 0: 10; rank 1: none)")
-
-
 def test_a_rolled_back_suffix_is_out_of_the_lineage() -> None:
     generations = [_generation(1, 0), _generation(2, 400)]
     kept = rollback.in_lineage(

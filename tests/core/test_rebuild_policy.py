@@ -8,6 +8,7 @@ import pytest
 from recovery.core import messages as m
 from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RunId
 from recovery.core.policy import rebuild
+from recovery.core.policy.next_plan import End, next_plan
 from recovery.core.policy.ranks import keep
 from recovery.core.policy.rebuild import Rebuilt, Unclear
 from recovery.core.records import (
@@ -80,8 +81,8 @@ def test_a_generation_that_began_above_0_proves_a_committed_step() -> None:
     assert found.checkpoints == ()
     desk = Desk(Rules(worker_count=2))
     desk.machine.state.checkpoints.load((), found.generations)
-    target = desk.machine.state.checkpoints.target(allow_restart_from_zero=False)
-    assert type(target).__name__ == "NoCommonStep"
+    decided = next_plan(desk.machine.state.checkpoints.facts(allow_restart_from_zero=False))
+    assert isinstance(decided, End)
 
 
 def test_a_plan_that_went_to_memory_does_not_hide_what_was_saved_on_disks() -> None:
@@ -91,8 +92,8 @@ def test_a_plan_that_went_to_memory_does_not_hide_what_was_saved_on_disks() -> N
 
     desk = Desk(Rules(worker_count=2))
     desk.machine.state.checkpoints.load(found.checkpoints, found.generations)
-    target = desk.machine.state.checkpoints.target(allow_restart_from_zero=False)
-    assert type(target).__name__ == "NoCommonStep", "rank 0 has saved step 10, and nobody finds it any more"
+    decided = next_plan(desk.machine.state.checkpoints.facts(allow_restart_from_zero=False))
+    assert isinstance(decided, End), "rank 0 has saved step 10, and nobody finds it any more"
 
 
 def test_an_older_run_counts_only_for_the_numbers() -> None:

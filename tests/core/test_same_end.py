@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from recovery.core import messages as m
+from recovery.core.policy.next_plan import NETWORK_MS, SAME_ENDS_MAX
 from recovery.core.records import STARTS_AGAIN, EventKind, GenerationRecord, JobRecord, JobState
 from recovery.core.rules import Rules
-from recovery.core.scheduler.pending_facts import NETWORK_MS, SAME_ENDS_MAX
 from tests.core.desk import Desk, Worker, begin, running_workers
 from tests.core.survivors import could_not, in_memory, ready_with, took
 

@@ -6,9 +6,9 @@ import pytest
 
 from recovery.core import messages as m
 from recovery.core.ids import Generation
+from recovery.core.policy.next_plan import SAME_ENDS_MAX
 from recovery.core.records import EventKind, JobRecord, JobState
 from recovery.core.rules import Rules
-from recovery.core.scheduler.pending_facts import SAME_ENDS_MAX
 from tests.core.desk import Desk, Worker, running_workers
 
 LIMIT_MS, BEAT_MS = 20_000, 4_000

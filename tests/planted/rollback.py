@@ -8,7 +8,7 @@ PLAN = (
     Bug(
         "a job whose rollbacks lead to the same end goes on for ever",
         "I14",
-        "core/scheduler/pending_facts.py",
+        "core/policy/next_plan.py",
         "CrashLoop.is_hopeless",
         "self.times < SAME_ENDS_MAX",
         "self.times > 0",
@@ -28,7 +28,7 @@ PLAN = (
     Bug(
         "generations that begin in memory belong to no row of those that end alike",
         "I14",
-        "core/scheduler/pending_facts.py",
+        "core/policy/next_plan.py",
         "crash_loop_after",
         "is_live or before.plan == plan",
         "before.plan == plan",
@@ -58,10 +58,10 @@ PLAN = (
     Bug(
         "the plan is the oldest common step",
         "I9",
-        "core/policy/rollback.py",
-        "plan",
-        "max(common_steps(held, world_size), default=0)",
-        "min(common_steps(held, world_size), default=0)",
+        "core/policy/next_plan.py",
+        "Facts.common_step",
+        "max(rollback.common_steps(self.held, self.world_size), default=0)",
+        "min(rollback.common_steps(self.held, self.world_size), default=0)",
         ("tests/core/test_checkpoint_index.py::test_the_target_is_the_newest_of_several_common_steps",),
     ),
     Bug(
@@ -141,10 +141,10 @@ PLAN = (
     Bug(
         "no common checkpoint quietly means step 0",
         "I19",
-        "core/policy/rollback.py",
-        "plan",
-        "if not ever_committed:",
-        "if not ever_committed or step == 0:",
+        "core/policy/next_plan.py",
+        "Facts.why_from_zero",
+        "self.allow_restart_from_zero",
+        "True",
         ("tests/core/test_scheduler_machine.py::test_no_common_step_stops_the_job_unless_zero_is_allowed",),
     ),
     Bug(

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from recovery.core.held import HeldCheckpoint, LiveState
+from recovery.core.held import LiveState
 from recovery.core.ids import Rank
 from recovery.core.policy import rollback
 from recovery.core.records import GenerationRecord
@@ -41,20 +41,6 @@ class LiveSource(msgspec.Struct, frozen=True):
         return not self.structure
 
 
-class ToLive(msgspec.Struct, frozen=True):
-    """Go on from what ranks have in their memories, or one rank in its checkpoint."""
-
-    state: LiveState | HeldCheckpoint
-    """Of the first source. All of them stand at one step."""
-    sources: tuple[LiveSource, ...]
-    """One where every rank holds all; else one for each part of the state, and each rank takes from one of them."""
-
-    @property
-    def step(self) -> int:
-        """Step that it is the state of."""
-        return self.state.step
-
-
 def choose(
     states: Mapping[Rank, LiveState],
     generations: Sequence[GenerationRecord],
@@ -62,7 +48,7 @@ def choose(
     world_size: int,
     newer_than: int,
     refused: frozenset[int] = frozenset(),
-) -> ToLive | None:
+) -> tuple[LiveSource, ...]:
     """Choose the one source that each rank takes its state from.
 
     Args:
@@ -73,8 +59,8 @@ def choose(
         refused: steps whose state could not be taken, or turned out not to be the same on all ranks.
 
     Returns:
-        The newest step at which every rank finds what it had, with itself or a replica; of several ranks that hold one part the lowest
-        gives it. None: there is no such step, or none is newer than the checkpoint.
+        One where every rank holds all; else one for each part of the state. They stand at the newest step at which every rank finds what it
+        had, with itself or a replica; of several ranks that hold one part the lowest gives it. None: no such step is newer than the checkpoint.
     """
     of_lineage = {
         rank: state
@@ -88,8 +74,8 @@ def choose(
         sources = _sources(holders)
         # Each rank is in one group, no more and no less.
         if _takers(sources, world_size) == list(range(world_size)):
-            return ToLive(holders[sources[0].rank], sources)
-    return None
+            return sources
+    return ()
 
 
 def _sources(holders: Mapping[Rank, LiveState]) -> tuple[LiveSource, ...]:
@@ -118,6 +104,16 @@ def nobody_has(states: Mapping[Rank, LiveState], step: int, world_size: int) -> 
 def given_by(rank: Rank, step: int, lost: Mapping[Rank, rollback.Unusable]) -> str:
     """Say that a rank gives what it has in its checkpoint, and whose files are the reason."""
     return f"rank {rank} holds step {step} in its checkpoint, and gives it to all: {rollback.whose(lost)}"
+
+
+def held_by(sources: Sequence[LiveSource], step: int) -> str:
+    """Say whose memories a step is in."""
+    if not sources[0].replicas:
+        return f"rank {sources[0].rank} holds step {step} in its memory, and gives it to all"
+    named = [str(source.rank) for source in sources[:REASONS_NAMED]]
+    more = len(sources) - len(named)
+    who = f"ranks {', '.join(named)}{f' and {more} more' if more else ''}"
+    return f"{who} hold step {step} in their memories, each a part of it, and give it to their replicas"
 
 
 def why_not(reasons: Mapping[Rank, str]) -> str:

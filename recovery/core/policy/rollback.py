@@ -1,14 +1,11 @@
-"""To which step does everybody go back?
-
-The newest step for which every rank of the world holds a checkpoint of this run that is not known to be bad.
-"""
+"""Which checkpoints lead to where training is now, which steps do all ranks hold, and why is a newer one given up?"""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar, Union
+from typing import TypeVar
 
 import msgspec
 
@@ -17,30 +14,6 @@ from recovery.core.messages import GenerationStart, HeldCheckpoint, LiveState
 from recovery.core.records import GenerationRecord
 
 _Held = TypeVar("_Held", HeldCheckpoint, LiveState)
-
-
-class ToCheckpoint(msgspec.Struct, frozen=True):
-    """Go back to `step`, each rank from its own file."""
-
-    step: int
-    files: tuple[HeldCheckpoint, ...]
-    """By rank."""
-
-
-class ToStart(msgspec.Struct, frozen=True):
-    """Start at step 0 with freshly initialised weights. Said loudly."""
-
-    reason: str
-
-
-class NoCommonStep(msgspec.Struct, frozen=True):
-    """Some ranks hold checkpoints, but none in common: the job must stop."""
-
-    table: str
-    """Which rank holds what, for people."""
-
-
-Target = Union[ToCheckpoint, ToStart, NoCommonStep]
 
 
 def in_lineage(held: Iterable[_Held], generations: Sequence[GenerationRecord]) -> tuple[_Held, ...]:
@@ -119,43 +92,6 @@ def by_step(held: Iterable[tuple[Rank, HeldCheckpoint]]) -> dict[int, dict[Rank,
     for rank, checkpoint in held:
         found.setdefault(checkpoint.step, {})[rank] = checkpoint
     return found
-
-
-def plan(
-    held: Mapping[int, Mapping[Rank, HeldCheckpoint]],
-    *,
-    world_size: int,
-    ever_committed: bool,
-    allow_restart_from_zero: bool,
-) -> Target:
-    """Choose the rollback target.
-
-    Args:
-        held: by step and rank its usable checkpoints of this run.
-        world_size: number of ranks, at least 1.
-        ever_committed: whether any step of this run was ever held by all ranks. If none was (a death between the ranks' very
-            first saves), step 0 is the newest state that all ranks had in common, and nothing committed is lost.
-        allow_restart_from_zero: what to do when committed steps existed and none is common any more.
-
-    Returns:
-        ToCheckpoint, ToStart (none was ever common, or it is allowed), or NoCommonStep.
-
-    Source: docs/design/checkpoints.md "The plan".
-    """
-    step = max(common_steps(held, world_size), default=0)
-    if step:
-        return ToCheckpoint(step, tuple(held[step][Rank(rank)] for rank in range(world_size)))
-    if not any(held.values()) and not ever_committed:
-        return ToStart("no rank has a checkpoint of this run yet")
-    table = "; ".join(
-        f"rank {rank}: {', '.join(str(step) for step in sorted(held) if rank in held[step]) or 'none'}"
-        for rank in range(world_size)
-    )
-    if not ever_committed:
-        return ToStart(f"no step has ever been held by all ranks ({table})")
-    if allow_restart_from_zero:
-        return ToStart(f"no step is held by all ranks ({table}) and MS_ALLOW_RESTART_FROM_ZERO=1")
-    return NoCommonStep(table)
 
 
 # --- why not to a newer step that was committed: one sentence, the same for the scheduler, the log and `recovery plan` -------

@@ -13,6 +13,7 @@ from recovery.core.effects import Answer, Persist
 from recovery.core.ids import ConnectionId, Generation, Incarnation, NodeId, Rank, RequestId, RunId
 from recovery.core.policy import rollback
 from recovery.core.policy.live import LiveSource
+from recovery.core.policy.next_plan import CrashLoop
 from recovery.core.programs import Program
 from recovery.core.records import (
     EventKind,
@@ -29,7 +30,7 @@ from recovery.core.scheduler.copy_state import Copying
 from recovery.core.scheduler.drain_states import Drain
 from recovery.core.scheduler.job_states import ENDED, JobFact, next_state
 from recovery.core.scheduler.node import Node, Slots
-from recovery.core.scheduler.pending_facts import CrashLoop, Facts
+from recovery.core.scheduler.pending_facts import Facts
 from recovery.core.scheduler.refused import BESIDE_SLOTS, Refusals, WaitingList
 
 

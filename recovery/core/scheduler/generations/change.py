@@ -12,7 +12,7 @@ from recovery.core.causes import Cause
 from recovery.core.effects import Answer, Exit, Persist
 from recovery.core.ids import Generation, NodeId, Rank
 from recovery.core.policy import ranks, rebuild, rollback
-from recovery.core.policy.live import ToLive
+from recovery.core.policy.next_plan import End, Facts, Plan, next_plan
 from recovery.core.records import CheckpointState, EventKind, GenerationRecord, JobState, Record, to_record
 from recovery.core.scheduler import job_end, planned_end
 from recovery.core.scheduler.checkpoints import copying
@@ -95,28 +95,37 @@ def begin_generation(state: SchedulerState, now_ms: int) -> list[SchedulerEffect
             return [taken_up]
         records = [*taken_up, *_assign_ranks(state)]
         watches = death_proof.watch_again(state) if taken_up else []
-    of_checkpoints = state.checkpoints.target(
-        allow_restart_from_zero=state.rules.allow_restart_from_zero, copied=copying.copies_for_plan(state)
-    )
-    target = live.target(state, of_checkpoints) or of_checkpoints
-    if isinstance(target, rollback.NoCommonStep):
-        why = rollback.why_given_up(state.checkpoints.given_up(0))
-        reason = (
-            f"no step is held by all {state.rules.world_size} ranks ({target.table}). Nothing was "
-            "deleted. Bring the missing files back, or set MS_ALLOW_RESTART_FROM_ZERO=1 to start again at step 0."
-            f"{f' Why: {why}.' if why else ''}"
-        )
-        # One write: what the workers have reported of a lost store's job is not there without its end.
-        records += missing_files(state, 0)
-        return job_end.end(state, m.JobOutcome.NO_COMMON_CHECKPOINT, reason, now_ms, *records)
-    if state.crash_loop is not None and state.crash_loop.is_hopeless(now_ms):
-        reason = (
-            f"{state.crash_loop.sentence}: {state.job.reason}. The next one would end there too. Let all ranks take the same number of steps "
-            "and the same collectives in each."
-        )
-        return job_end.end(state, m.JobOutcome.JOB_FAILED, reason, now_ms, *records)
+    decided = next_plan(_facts(state, now_ms))
+    if isinstance(decided, End):
+        return _end(state, decided, records, now_ms)
     state.disk_commits.planned(now_ms, is_first=not state.generations)
-    return [_begin(state, target, records), *watches]
+    return [_begin(state, decided, records), *watches]
+
+
+def _facts(state: SchedulerState, now_ms: int) -> Facts:
+    """What the decision is made of."""
+    return msgspec.structs.replace(
+        state.checkpoints.facts(
+            allow_restart_from_zero=state.rules.allow_restart_from_zero, copied=copying.copies_for_plan(state)
+        ),
+        live_rollback=state.rules.live_rollback,
+        memories=live.memories(state),
+        generations=state.generations,
+        refused=frozenset(state.live.refused),
+        crash_loop=state.crash_loop,
+        because=state.job.reason,
+        now_ms=now_ms,
+    )
+
+
+def _end(state: SchedulerState, end: End, records: list[Record], now_ms: int) -> list[SchedulerEffect]:
+    """The job cannot go on. One write: what the workers have reported of a lost store's job is not there without its end."""
+    why = ""
+    if end.outcome is m.JobOutcome.NO_COMMON_CHECKPOINT:
+        why = rollback.why_given_up(state.checkpoints.given_up(0))
+        records += missing_files(state, 0)
+    reason = f"{end.reason}. {end.advice}{f' Why: {why}.' if why else ''}"
+    return job_end.end(state, end.outcome, reason, now_ms, *records)
 
 
 def _assign_ranks(state: SchedulerState) -> list[Record]:
@@ -138,20 +147,15 @@ def _assign_ranks(state: SchedulerState) -> list[Record]:
     return [*records, state.event(EventKind.RANKS_ASSIGNED, details=details)]
 
 
-def _begin(
-    state: SchedulerState, target: rollback.ToCheckpoint | rollback.ToStart | ToLive, records: list[Record]
-) -> SchedulerEffect:
+def _begin(state: SchedulerState, plan: Plan, records: list[Record]) -> SchedulerEffect:
     """Write the plan, then send it to every rank."""
-    files = target.files if isinstance(target, rollback.ToCheckpoint) else ()
-    of_memory = target if isinstance(target, ToLive) else None
-    step = 0 if isinstance(target, rollback.ToStart) else target.step
+    step, at = plan.step, plan.at
     records += [
         *missing_files(state, step),
-        *_fetch(state, files),
+        *_fetch(state, plan.files),
         *planned_end.end_training_no_earlier(state, step),
     ]
-    reason = why_there(state, target, step)
-    at = of_memory.state if of_memory is not None else files[0] if files else None
+    reason = why_there(state, plan)
     generation = GenerationRecord(
         run=state.job.run,
         generation=_next_number(state),
@@ -160,13 +164,13 @@ def _begin(
         step_in_epoch=at.step_in_epoch if at is not None else 0,
         because=state.job.reason,
     )
-    records += live.begin(state, generation, of_memory)
+    records += live.begin(state, generation, plan.sources)
     event = state.event(
         EventKind.PLAN_MADE, generation=generation.generation, step=generation.step, reason=reason
     )
     state.generations.append(generation)
     fetched = {rank: fetch.held for rank, fetch in state.copying.fetching.items()}
-    records += state.checkpoints.roll_back(generation.step, fetched, is_stored=of_memory is None)
+    records += state.checkpoints.roll_back(generation.step, fetched, is_stored=not plan.sources)
     copying.begin_generation(state, generation.step)
     state.rendezvous, state.deadline_ms = None, None
     state.vacancies.reported_declines.clear()
@@ -181,7 +185,7 @@ def _begin(
         node.sent_generation = generation.generation
         assert node.connection is not None, "a node that is ready is connected"
         answers.append(Answer(node.connection, rollback_for(state, node)))
-    records += [_row_of(state, Rank(rank), held) for rank, held in enumerate(files)]
+    records += [_row_of(state, Rank(rank), held) for rank, held in enumerate(plan.files)]
     if 0 < state.checkpoints.durable_step < step:
         # From here on every rank keeps its file of it.
         records += state.checkpoints.committed_records(state.checkpoints.durable_step)

@@ -13,26 +13,10 @@ from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
 
 
-def target(state: SchedulerState, checkpoint: rollback.Target) -> live.ToLive | None:
-    """The ranks that give all others what the plan goes to; None: each has its own of what `checkpoint` says. Called when all ranks are ready."""
-    if not state.rules.live_rollback:
-        return None
-    newest = checkpoint.step if isinstance(checkpoint, rollback.ToCheckpoint) else 0
-    refused = frozenset(state.live.refused)
-    # While a job forms nobody is known to have trained in it.
-    states = _states(state) if state.job.state is JobState.INTERRUPTED else {}
-    in_memory = live.choose(
-        states, state.generations, world_size=state.rules.world_size, newer_than=newest, refused=refused
-    )
-    on_disk = state.checkpoints.held_by_one(in_memory.step if in_memory is not None else newest, refused)
-    if on_disk is None:
-        return in_memory
-    rank, held = on_disk
-    return live.ToLive(held, (live.LiveSource(rank, structure=""),))
-
-
-def _states(state: SchedulerState) -> dict[Rank, m.LiveState]:
-    """What the ranks have said of their memories, as far as it is of this run."""
+def memories(state: SchedulerState) -> dict[Rank, m.LiveState]:
+    """What the ranks have said of their memories, as far as it is of this run. While a job forms nobody is known to have trained in it."""
+    if state.job.state is not JobState.INTERRUPTED:
+        return {}
     return {
         node.record.rank: node.ready.live
         for node in state.workers
@@ -45,7 +29,7 @@ def why_not(state: SchedulerState) -> list[str]:
     """Why the plan goes to no rank's memory, where that was asked for; empty: it was not, or nobody has trained."""
     if not state.rules.live_rollback or state.job.state is not JobState.INTERRUPTED:
         return []
-    states = _states(state)
+    states = memories(state)
     missing = {
         step: live.nobody_has(states, step, state.rules.world_size)
         for step in {live_state.step for live_state in states.values()}
@@ -73,9 +57,10 @@ def _reason(state: SchedulerState, ready: m.Ready, missing: Mapping[int, Rank | 
     return f"its state of step {ready.live.step} is not newer than the checkpoint"
 
 
-def begin(state: SchedulerState, plan: GenerationRecord, chosen: live.ToLive | None) -> list[Record]:
-    """A plan is made: note where its state is; the rows that say so."""
-    sources = chosen.sources if chosen is not None else ()
+def begin(
+    state: SchedulerState, plan: GenerationRecord, sources: tuple[live.LiveSource, ...]
+) -> list[Record]:
+    """A plan is made: note in which ranks its state is; the rows that say so."""
     state.live.begin(sources, plan.step)
     return [
         LiveSourceRecord(

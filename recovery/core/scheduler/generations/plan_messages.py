@@ -6,8 +6,7 @@ from recovery.core import messages as m
 from recovery.core.effects import Answer, Persist
 from recovery.core.ids import Generation, Rank
 from recovery.core.policy import copies, ranks, rollback
-from recovery.core.policy import live as live_policy
-from recovery.core.policy.live import ToLive
+from recovery.core.policy.next_plan import Plan
 from recovery.core.records import EventKind, Record
 from recovery.core.scheduler import planned_end
 from recovery.core.scheduler.effects import SchedulerEffect
@@ -72,18 +71,15 @@ def _local_ranks(state: SchedulerState) -> dict[Rank, tuple[int, int]]:
     return state.local_ranks[1]
 
 
-def why_there(
-    state: SchedulerState, target: rollback.ToCheckpoint | rollback.ToStart | ToLive, step: int
-) -> str:
+def why_there(state: SchedulerState, plan: Plan) -> str:
     """Why the plan is where it is: also which newer committed steps it gives up, and whose files are the reason."""
-    why = rollback.why_given_up(state.checkpoints.given_up(step))
+    why = rollback.why_given_up(state.checkpoints.given_up(plan.step))
     ends = planned_end.why_training_will_end(state)
     loop = state.crash_loop
     repeated = loop.sentence if loop is not None and loop.times > 1 else ""
-    if isinstance(target, ToLive):
-        return "; ".join(filter(None, [_given(state, target), repeated, why, ends]))
-    reasons = [target.reason if isinstance(target, rollback.ToStart) else f"every rank holds step {step}"]
-    reasons += [repeated, *live.why_not(state)]
+    if plan.sources:
+        return "; ".join(filter(None, [plan.reason, repeated, why, ends]))
+    reasons = [plan.reason, repeated, *live.why_not(state)]
     reasons += copies.who_fetches(
         [
             (rank, ", ".join(source.node_id for source in fetch.sources))
@@ -100,20 +96,6 @@ def why_there(
     if count and not why:
         reasons.append(f"files that were passed over: {count}")
     return "; ".join(filter(None, [*reasons, ends]))
-
-
-def _given(state: SchedulerState, target: ToLive) -> str:
-    if target.sources[0].is_checkpoint:
-        lost = state.checkpoints.given_up(target.step - 1)[target.step]
-        return live_policy.given_by(target.sources[0].rank, target.step, lost)
-    if not target.sources[0].replicas:
-        return f"rank {target.sources[0].rank} holds step {target.step} in its memory, and gives it to all"
-    named = [str(source.rank) for source in target.sources[: live_policy.REASONS_NAMED]]
-    more = len(target.sources) - len(named)
-    who = f"ranks {', '.join(named)}{f' and {more} more' if more else ''}"
-    return (
-        f"{who} hold step {target.step} in their memories, each a part of it, and give it to their replicas"
-    )
 
 
 def missing_files(state: SchedulerState, target: int) -> list[Record]:

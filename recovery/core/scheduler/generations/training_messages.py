@@ -12,11 +12,11 @@ import msgspec
 from recovery.core import messages as m
 from recovery.core.effects import Persist
 from recovery.core.policy.live import NOT_LIVE
+from recovery.core.policy.next_plan import CrashLoop, crash_loop_after
 from recovery.core.records import CheckpointState, EventKind, JobState, Record, to_record
 from recovery.core.scheduler.effects import SchedulerEffect, Send
 from recovery.core.scheduler.generations import live
 from recovery.core.scheduler.node import Node, StepWait
-from recovery.core.scheduler.pending_facts import CrashLoop, crash_loop_after
 from recovery.core.scheduler.state import SchedulerState
 
 _NAMED_MAX = 5
