@@ -98,6 +98,10 @@ class ProcessError(RecoveryError):
             "a fault of the engine in the thread that speaks with the scheduler ({reason}): what is half changed is not carried on, "
             "and the process ends. Start it again with the same environment, and report this with its log.",
             "A fault of the engine in the thread that speaks with the scheduler."),
+        Row("SCHEDULER_BROKEN", 82, Cause.TEMPORARY,
+            "a fault of the engine in the scheduler, at {stimulus} ({reason}): nothing of that is written, and the process ends. Workers train on. Start "
+            "it again with the same environment, and report this with its log.",
+            "A fault of the engine in the scheduler: an exception, or a state that cannot be."),
         Row("NO_THREAD", 70, Cause.TEMPORARY,
             "the thread that speaks with the scheduler cannot be started ({reason}): this user or container has no more processes, or no more memory. "
             "Free some (ulimit -u, pids.max) and start this process again; a launcher does, which uses up no restart.",

@@ -35,6 +35,7 @@ from recovery.core.scheduler.views import checkpoints_view, drain_view, generati
 from recovery.errors import (
     Cause,
     JobFailedError,
+    ProcessError,
     RecoveryError,
     Row,
     StoreError,
@@ -252,7 +253,7 @@ class _Service:
             stimulus = self._held.popleft()
             try:
                 self._carry_out(self._machine.handle(stimulus, clock.monotonic_ms()))
-            except Exception as error:  # noqa: BLE001 - the caller that waits for the end raises it
+            except Exception as error:  # noqa: BLE001 - it ends the process, with the code of such a fault
                 self._break_off(stimulus, error)
         crowded = self._crowded()
         if crowded and not self._holding:
@@ -270,14 +271,12 @@ class _Service:
     def _break_off(self, stimulus: SchedulerStimulus, error: Exception) -> None:
         """A fault of this program: what is half changed is not served on. The next process begins with what is written."""
         self._over = True
-        _logger.critical(
-            "event=scheduler_broken %s: %s; this process ends. Workers train on; relaunch it with the same environment, "
-            "and report this with its log.",
-            type(stimulus).__name__,
-            f"{type(error).__name__}: {error}",
+        broken = ProcessError(
+            "SCHEDULER_BROKEN", stimulus=type(stimulus).__name__, reason=f"{type(error).__name__}: {error}"
         )
-        if not self._ended.done():
-            self._ended.set_exception(error)
+        broken.__cause__ = error
+        _logger.critical("event=scheduler_broken %s", broken, exc_info=error)
+        self._finish(broken)
 
     def _crowded(self) -> bool:
         return self._writer is not None and self._writer.crowded

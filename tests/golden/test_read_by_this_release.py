@@ -13,6 +13,9 @@ import pytest
 from recovery.checkpoint import manifest
 from recovery.core.messages import FromNode, FromScheduler
 from recovery.core.records import CheckpointRecord, DirectoryRecord, EventKind
+from recovery.core.rules import Rules
+from recovery.core.scheduler.job_states import next_incarnation
+from recovery.core.scheduler.machine import SchedulerMachine
 from recovery.store.reader import read_checkpoints, read_scheduler, read_worker, stored_workers
 from recovery.store.repository import SchedulerStore, WorkerStore
 from recovery.transport import codec
@@ -250,6 +253,30 @@ def test_an_owner_opens_the_stores_with_every_row_and_writes_on(
         )
         assert now.checkpoints == tuple(placed(one, tmp_path) for one in before.checkpoints)
         assert {placed(one, tmp_path) for one in before.directories} <= set(now.directories)
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_a_scheduler_that_starts_on_it_finds_nothing_that_cannot_be(
+    release: str, job: str, tmp_path: Path
+) -> None:
+    stored = read_scheduler(unpacked(HERE / release / f"{job}.tar.xz", tmp_path))
+    assert stored.job is not None
+    rules = Rules(worker_count=stored.job.worker_count, server_count=stored.job.server_count)
+    machine = SchedulerMachine(next_incarnation(stored.job), rules)
+    machine.restore(
+        stored.nodes,
+        stored.generations,
+        stored.checkpoints,
+        stored.slots,
+        stored.processes,
+        stored.copies,
+        live_sources=stored.live_sources,
+        training_ends=stored.training_ends,
+    )
+
+    machine.start(0)
+
+    machine.check()
 
 
 @pytest.mark.cluster

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from recovery.core.ids import NodeId
+from recovery.core.ids import ConnectionId, NodeId
+from recovery.core.records import EventKind
 from recovery.core.scheduler.effects import GraceTimer
-from recovery.core.scheduler.stimuli import TimerFired
-from recovery.store.reader import read_job
+from recovery.core.scheduler.stimuli import StopAsked, TimerFired
+from recovery.errors import ProcessError
+from recovery.store.reader import read_job, read_newest_events
 from tests.scheduler.test_backpressure import scheduler
 from tests.transport.wire import run
 
@@ -26,9 +28,27 @@ def test_scheduler_ends_when_its_machine_cannot_take_what_came(
             service._deliver(broken)
             left.append(len(service._held))
 
-    with pytest.raises(KeyError):
+    with pytest.raises(ProcessError) as ended:
         run(main())
+    assert (ended.value.code, ended.value.temporary) == ("SCHEDULER_BROKEN", True)
+    assert isinstance(ended.value.__cause__, KeyError)
     assert left == [1], "nothing is taken behind it"
-    [said] = [record.message for record in caplog.records if "event=scheduler_broken" in record.message]
-    assert "TimerFired: KeyError: 'nobody'" in said
+    [said] = [record for record in caplog.records if "event=scheduler_broken" in record.message]
+    assert "TimerFired (KeyError: 'nobody')" in said.message
+    assert said.exc_info is not None, "whoever mends it finds where it was"
     assert read_job(tmp_path) is not None, "what was written stays"
+
+
+def test_scheduler_whose_state_cannot_be_ends_before_it_writes_what_follows_from_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with scheduler(tmp_path, 2) as (service, _, _):
+            service._machine.state.speakers[ConnectionId(1)] = NodeId("nobody")
+            service._deliver(StopAsked("SIGTERM"))
+
+    with pytest.raises(ProcessError) as ended:
+        run(main())
+    assert ended.value.code == "SCHEDULER_BROKEN"
+    assert "belongs to exactly one node" in str(ended.value)
+    kinds = [row.event.kind for row in read_newest_events(tmp_path, tuple(EventKind), 9)]
+    assert EventKind.SCHEDULER_STARTED in kinds
+    assert EventKind.SCHEDULER_STOPPED not in kinds

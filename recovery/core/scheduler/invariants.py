@@ -1,4 +1,4 @@
-"""What is always true of the scheduler's state between two stimuli. Tests and the simulation ask after every one."""
+"""What is always true of the scheduler's state between two stimuli. Tests and the simulation ask after every one, a scheduler now and then."""
 
 from __future__ import annotations
 
