@@ -14,7 +14,7 @@ from recovery import clock
 from recovery.errors import ROWS, LaunchFailedError
 from recovery.job_line import Start
 from recovery.launch import console
-from recovery.launch.children import end
+from recovery.launch.children import await_end, end
 from recovery.launch.hung_nodes import HungNodes, LostNode, reports_of
 from recovery.launch.incidents import Incidents
 from recovery.launch.last_save import save_last
@@ -292,7 +292,7 @@ class Agent:
         heard = [keeper.end_notes.take().finished for keeper in self._keepers]
         schedulers = [keeper for keeper in self._keepers if keeper.placed.kind is ProcessKind.SCHEDULER]
         # One that ended by itself could not be asked, and does so with 0 behind a finished job alone.
-        ends = [await keeper.child.wait() for keeper in schedulers if keeper.child is not None]
+        ends = [await await_end(keeper.child) for keeper in schedulers if keeper.child is not None]
         return any(heard) or 0 in ends or (completion is not None and completion.is_finished)
 
     async def _end_workers(self) -> None:

@@ -8,10 +8,9 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
 
 from recovery.launch import console
-from recovery.launch.children import Child
+from recovery.launch.child_process import ChildProcess
 from recovery.process_conditions import take_in_orphans
 
 _GRACE_S = 5.0
@@ -21,7 +20,6 @@ _ROUNDS_MAX = 100
 _ROUND_S = 0.02
 _ENDING_S = 0.2
 """What was killed with its session has ended by then, and is no stray."""
-_AChild = TypeVar("_AChild", bound=Child)
 
 
 class OrphanReaper:
@@ -33,7 +31,7 @@ class OrphanReaper:
 
     def __init__(self) -> None:
         """There are none yet."""
-        self._own: list[Child] = []
+        self._own: list[ChildProcess] = []
         self._kept: set[int] = set()
         self._killed_sessions: set[int] = set()
         self._undecided = 0
@@ -47,9 +45,9 @@ class OrphanReaper:
         # A shell that became this launcher by exec leaves its children to it. Nobody waits for them, so their numbers stay theirs.
         self._before = frozenset(self._children())
 
-    def own(self, child: _AChild) -> _AChild:
+    def own(self, child: ChildProcess) -> ChildProcess:
         """Gives the child, which is none."""
-        self._own = [*(process for process in self._own if not process.has_ended), child]
+        self._own = [*(process for process in self._own if process.status is None), child]
         return child
 
     def keep(self, pid: int) -> None:
@@ -133,7 +131,7 @@ class OrphanReaper:
             return []
 
     def _present(self) -> list[int]:
-        own = {child.pid for child in self._own if not child.has_ended} | self._kept | self._before
+        own = {child.pid for child in self._own if child.status is None} | self._kept | self._before
         session = os.getsid(0)
         return [pid for pid in self._children() if pid not in own and _session_of(pid) != session]
 

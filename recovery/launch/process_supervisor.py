@@ -18,7 +18,8 @@ from recovery.errors import ROWS, Cause, LaunchFailedError, cause_of
 from recovery.job_line import Start
 from recovery.launch import console
 from recovery.launch.attempt import Attempt, History
-from recovery.launch.children import Child, SpawnedChild, end
+from recovery.launch.child_process import ChildProcess
+from recovery.launch.children import await_end, end
 from recovery.launch.flag_values import Rejoin
 from recovery.launch.hung_nodes import LostNode
 from recovery.launch.incidents import Failure, Incidents, last_lines
@@ -60,7 +61,7 @@ class ProcessKeeper:
     def __init__(self, placed: Placed, context: LaunchContext, incidents: Incidents) -> None:
         """Note what is to run; `keep` does."""
         self.placed = placed
-        self.child: Child | None = None
+        self.child: ChildProcess | None = None
         """Its process; None: it does not run."""
         self._begun_ms = clock.monotonic_ms()
         """When its newest attempt began, or the one before it ended."""
@@ -89,7 +90,7 @@ class ProcessKeeper:
     @property
     def start(self) -> Start:
         """How its process was begun and how long ago, for people who wait for it."""
-        how = "" if self.child is None else "spawn" if isinstance(self.child, SpawnedChild) else "fork"
+        how = "" if self.child is None else "fork" if self.child.is_forked else "spawn"
         return Start(how, clock.monotonic_ms() - self._begun_ms)
 
     async def keep(self) -> Outcome:
@@ -176,7 +177,7 @@ class ProcessKeeper:
         pid, process = child.pid, process_identity.of(child.pid)
         as_node = f", node {self.node_id} in the place of {self._ids.replaces}" if self._ids.replaces else ""
         console.say(f"started {self.placed.name} (pid {pid}, start {number}{as_node}), log: {self._log}")
-        status = await child.wait()
+        status = await await_end(child)
         self.child, self._begun_ms = None, clock.monotonic_ms()
         killed = status == -signal.SIGKILL
         how = describe(status, kernel_message=self._context.kernel_log.message_on(pid) if killed else "")
@@ -188,7 +189,7 @@ class ProcessKeeper:
         if noted.finished and self._context.completion is not None:
             self._context.completion.is_finished = True
         if (
-            isinstance(child, SpawnedChild)
+            not child.is_forked
             and number > 1
             and not noted.begun
             and clock.monotonic_ms() - begun_ms < SHORT_ATTEMPT_MS
@@ -211,7 +212,7 @@ class ProcessKeeper:
             process=process,
         )
 
-    async def _begin(self, number: int) -> Child:
+    async def _begin(self, number: int) -> ChildProcess:
         """Start it. Raises as `ProcessStarter.begin`."""
         with self._open_log(number) as log:
             named = {**self._ids.variables, **self.end_notes.variables()}

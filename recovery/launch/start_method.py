@@ -14,7 +14,8 @@ import msgspec
 from recovery import process_conditions
 from recovery.errors import LaunchFailedError
 from recovery.launch import console
-from recovery.launch.children import Child, SpawnedChild
+from recovery.launch.child_process import ChildProcess
+from recovery.launch.children import spawn
 from recovery.launch.flag_values import StartMethod
 from recovery.launch.forkserver.fork_messages import Prepare, Prepared
 from recovery.launch.forkserver.fork_requests import NotBegun
@@ -108,7 +109,7 @@ class ProcessStarter:
         cpus: Sequence[int],
         log: IO[bytes],
         may_fork: bool,
-    ) -> Child:
+    ) -> ChildProcess:
         """Begin a process.
 
         Args:
@@ -144,7 +145,7 @@ class ProcessStarter:
                         )
                         begun = await _in_a_thread(fork)
                         if isinstance(begun, int):
-                            return self.strays.own(Child(begun))
+                            return self.strays.own(ChildProcess(begun))
                     self._not_begun(template, begun)
         elif may_fork and self._method is StartMethod.FORK and not self._was_ready:
             raise LaunchFailedError(
@@ -152,7 +153,7 @@ class ProcessStarter:
                 reason=self._why_none,
                 next_step="Give --start_method=auto, which spawns what cannot be forked.",
             )
-        child = SpawnedChild(command, environment=environment, conditions=conditions, log=log)
+        child = spawn(command, environment=environment, conditions=conditions, log=log)
         if may_fork and self._was_refused and self._plan is not None and self._made < _TEMPLATES_MAX:
             console.say("a process could be begun, so the template is made again", style="yellow")
             self._was_refused = False
@@ -167,7 +168,7 @@ class ProcessStarter:
         """Now and then: reap what was left behind, and make the template again where it has ended."""
         self.strays.reap()
         template = self._template
-        if template is not None and template.has_ended():
+        if template is not None and template.process.has_ended:
             self._make_again(template, template.how_it_ended())
 
     async def end(self) -> None:
@@ -218,7 +219,7 @@ class ProcessStarter:
         except OSError as error:
             self._was_refused = True
             return f"the template process cannot be started ({error.strerror})"
-        self.strays.keep(template.pid)
+        self.strays.keep(template.process.pid)
         try:
             ready = await self._awaited(template, prepare)
         except asyncio.CancelledError:
@@ -231,7 +232,7 @@ class ProcessStarter:
         said = f"{ready.module_count} modules in {ready.took_ms / 1000:.1f} s; {who} are forked from it"
         printed = template.last_line()
         said += f"; it has printed last: {printed}" if printed else ""
-        console.say(f"the template (pid {template.pid}) has imported {said}")
+        console.say(f"the template (pid {template.process.pid}) has imported {said}")
         return template
 
     async def _awaited(self, template: Template, prepare: Prepare) -> Prepared | NotBegun:
@@ -242,7 +243,7 @@ class ProcessStarter:
             last = template.last_line()
             said = f"; it has printed last: {last}" if last else ""
             console.say(
-                f"the template (pid {template.pid}) still imports after {_SILENT_S:g} s "
+                f"the template (pid {template.process.pid}) still imports after {_SILENT_S:g} s "
                 f"({named_few(prepare.modules)}); workers begin when it is done, {READY_S:g} s at most{said}",
                 style="yellow",
             )
@@ -260,7 +261,7 @@ class ProcessStarter:
         if self._template is not template or self._plan is None:
             return
         self._drop(template)
-        said = f"the template (pid {template.pid}) is of no use any more: {reason}"
+        said = f"the template (pid {template.process.pid}) is of no use any more: {reason}"
         if self._made >= _TEMPLATES_MAX:
             console.say(f"{said}; it was made {self._made} times, so workers are spawned", style="yellow")
             return
@@ -271,7 +272,7 @@ class ProcessStarter:
         if self._template is template:
             self._template = None
         template.end()
-        self.strays.forget(template.pid)
+        self.strays.forget(template.process.pid)
 
     def _spawn_because(self, reason: str, who: str = "workers are") -> None:
         """Say it once. Where only forks are wanted, what is refused instead says it."""

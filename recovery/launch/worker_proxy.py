@@ -24,9 +24,10 @@ from typing import Any, NoReturn
 from recovery import log, process_conditions
 from recovery.config.foreign_launchers import SUPERVISED
 from recovery.launch import peer_errors, torchrun_world
+from recovery.launch.child_process import ChildProcess
+from recovery.launch.children import spawn
 from recovery.launch.forkserver import proxy_template
 from recovery.launch.placement import named_first
-from recovery.launch.program_process import ProgramProcess
 from recovery.training.rank_variables import rank_variables
 from recovery.training.run import run
 from recovery.training.session import Session
@@ -93,12 +94,12 @@ class _Program:
         environment = {**self._environment, **world, SUPERVISED: "1"}
         session.check()
         already_written = peer_errors.written(_STDOUT)
-        process = ProgramProcess(
+        process = begin_program(
             self._command,
             {name: value for name, value in environment.items() if name not in unset},
             self._conditions,
-            on_end=self._changed.set,
         )
+        threading.Thread(target=self._await_end, args=(process,), daemon=True).start()
         _logger.info(
             "event=program_started generation=%d rank=%d pid=%d method=%s",
             session.generation,
@@ -118,6 +119,10 @@ class _Program:
             process.end(_END_S)
         if process.status:
             self._failed(process.status, already_written)
+
+    def _await_end(self, process: ChildProcess) -> None:
+        process.wait()
+        self._changed.set()
 
     def _failed(self, status: int, already_written: int) -> None:
         """Whose fault was it? A program that was killed is the cause; one that ended with an error may only be the first to notice it.
@@ -161,6 +166,30 @@ class _Program:
             "DEVICE_ID": str(session.local_rank),
             "TORCHELASTIC_RESTART_COUNT": str(session.generation - 1),
         }
+
+
+def begin_program(
+    command: Sequence[str], environment: Mapping[str, str], conditions: Mapping[str, Any]
+) -> ChildProcess:
+    """Start it from the main thread: forked where it can be, else spawned, and the log says why where that is not so for all programs.
+
+    Args:
+        command: of the person who started the job.
+        environment: all of it.
+        conditions: that it runs under (recovery.process_conditions).
+
+    Raises:
+        OSError: it could not be started.
+    """
+    template = proxy_template.own()
+    if template is not None:
+        begun = template.begin_program(command, environment)
+        if isinstance(begun, int):
+            return ChildProcess(begun)
+        _logger.warning("event=program_spawned reason=%s", log.quoted(f"its template: {begun.reason}"))
+        if begun.over:
+            proxy_template.give_up()
+    return spawn(command, environment=environment, conditions=conditions, stdin=None)
 
 
 def _end_like(status: int) -> NoReturn:

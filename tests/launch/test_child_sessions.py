@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
 
-from recovery.launch.children import SpawnedChild, end, status_of
+from recovery.launch.child_process import ChildProcess
+from recovery.launch.children import await_end, end, spawn
 from recovery.launch.forkserver.fork_messages import Prepare
 from recovery.launch.forkserver.template import Template
-from recovery.launch.program_process import ProgramProcess
+from recovery.launch.worker_proxy import begin_program
 from tests.launch.forking import orphans_left_alone
 from tests.pace import wait_for
 
@@ -38,6 +38,10 @@ def killed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return seen
 
 
+def _refuse(pid: int) -> int:
+    raise OSError(24, "Too many open files")
+
+
 def _is_gone(left: Path) -> bool:
     process = psutil.Process(pid) if psutil.pid_exists(pid := int(left.read_text())) else None
     return process is None or process.status() == psutil.STATUS_ZOMBIE
@@ -49,17 +53,13 @@ def test_what_a_child_leaves_is_killed_before_its_number_is_free(
 ) -> None:
     left = tmp_path / "left"
     if not has_descriptor:
-
-        def refuse(pid: int) -> int:
-            raise OSError(24, "Too many open files")
-
-        monkeypatch.setattr(os, "pidfd_open", refuse)
+        monkeypatch.setattr(os, "pidfd_open", _refuse)
 
     async def live() -> int:
-        child = SpawnedChild(
+        child = spawn(
             [sys.executable, "-c", LEAVES, str(left)], environment=dict(os.environ), conditions={}, log=2
         )
-        status = await child.wait()
+        status = await await_end(child)
         await end([child], 1.0)
         return status
 
@@ -69,11 +69,10 @@ def test_what_a_child_leaves_is_killed_before_its_number_is_free(
 
 
 def test_the_same_holds_for_a_program_behind_a_worker_proxy(tmp_path: Path, killed: list[bool]) -> None:
-    left, over = tmp_path / "left", threading.Event()
-    program = ProgramProcess([sys.executable, "-c", LEAVES, str(left)], os.environ, {}, over.set)
-    assert over.wait(60)
-    program.end(1.0)
-    assert program.status == 0
+    left = tmp_path / "left"
+    program = begin_program([sys.executable, "-c", LEAVES, str(left)], os.environ, {})
+    assert program.wait(60) == 0
+    assert program.end(1.0) == 0
     assert killed == [True]
     wait_for(lambda: _is_gone(left), "the end of what it has left")
 
@@ -86,7 +85,7 @@ def test_the_same_holds_for_a_template_that_has_ended_by_itself(tmp_path: Path, 
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     with orphans_left_alone():
         template = Template(Prepare(modules=("ends",)), environment=environment)
-        wait_for(template.has_ended, "its end")
+        wait_for(lambda: template.process.has_ended, "its end")
         assert "exit code 7" in template.how_it_ended()
         template.end()
         assert killed == [True]
@@ -96,15 +95,36 @@ def test_the_same_holds_for_a_template_that_has_ended_by_itself(tmp_path: Path, 
     wait_for(lambda: _is_gone(left), "the end of what it has left")
 
 
-def test_the_status_of_a_child_is_known_before_it_is_waited_for() -> None:
+def _spawned(*command: str) -> ChildProcess:
+    return spawn(command, environment=os.environ, conditions={})
+
+
+@pytest.mark.parametrize("has_descriptor", [True, False])
+def test_a_child_gives_its_status_to_all_who_wait_and_none_before_its_end(
+    monkeypatch: pytest.MonkeyPatch, *, has_descriptor: bool
+) -> None:
+    if not has_descriptor:
+        monkeypatch.setattr(os, "pidfd_open", _refuse)
     for text, status in (("import sys; sys.exit(3)", 3), ("import os; os.kill(os.getpid(), 9)", -9)):
-        child = subprocess.Popen([sys.executable, "-c", text])
-        assert status_of(child.pid, within_s=60) == status
-        assert child.wait() == status
-    waiting = subprocess.Popen(["sleep", "600"])
-    assert status_of(waiting.pid, within_s=0) is None
-    waiting.kill()
-    waiting.wait()
+        child = _spawned(sys.executable, "-c", text)
+        with ThreadPoolExecutor(4) as waiting:
+            assert [*waiting.map(ChildProcess.wait, [child] * 4)] == [status] * 4
+        assert child.has_ended
+        assert child.end() == child.status == status
+    child = _spawned("sleep", "600")
+    assert (child.wait(0), child.wait(0.01), child.has_ended, child.status) == (None, None, False, None)
+    assert child.end(60) == -signal.SIGTERM
+
+
+def test_a_child_that_was_waited_for_is_not_signalled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its number may be another process's by then."""
+    child = _spawned("true")
+    assert child.wait() == 0
+    monkeypatch.setattr(os, "kill", None)
+    monkeypatch.setattr(os, "killpg", None)
+    child.ask_to_end()
+    assert child.end(1.0) == 0
+    assert child.descriptor() is None
 
 
 HOLDS = """
@@ -127,7 +147,7 @@ def test_a_child_that_is_killed_leaves_no_semaphore(tmp_path: Path, how: str) ->
 
     async def live() -> Path:
         command = [sys.executable, "-c", HOLDS, str(held)]
-        child = SpawnedChild(command, environment=dict(os.environ), conditions={}, log=2)
+        child = spawn(command, environment=dict(os.environ), conditions={}, log=2)
         await asyncio.to_thread(wait_for, held.exists, "semaphore")
         semaphore = _semaphore(held)
         assert semaphore.exists()
@@ -135,15 +155,15 @@ def test_a_child_that_is_killed_leaves_no_semaphore(tmp_path: Path, how: str) ->
             await end([child], 0.0)
         else:
             os.kill(child.pid, signal.SIGKILL)
-        await child.wait()
+        await await_end(child)
         return semaphore
 
     assert not asyncio.run(live()).exists()
 
 
 def test_a_program_behind_a_worker_proxy_leaves_none_either(tmp_path: Path) -> None:
-    held, over = tmp_path / "held", threading.Event()
-    program = ProgramProcess([sys.executable, "-c", HOLDS, str(held)], os.environ, {}, over.set)
+    held = tmp_path / "held"
+    program = begin_program([sys.executable, "-c", HOLDS, str(held)], os.environ, {})
     wait_for(held.exists, "semaphore")
     assert _semaphore(held).exists()
     program.end(0.0)

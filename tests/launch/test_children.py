@@ -15,7 +15,7 @@ import psutil
 
 import recovery
 from recovery.errors import ROWS
-from recovery.launch.children import SpawnedChild, signal_group, tied
+from recovery.launch.children import await_end, spawn, tied
 from recovery.launch.pre_exec import CANNOT_BE_STARTED
 from tests.pace import wait_for
 
@@ -32,10 +32,10 @@ time.sleep(600)
 
 async def lived(*command: str, cpus: tuple[int, ...] = (), log: Path) -> int:
     with log.open("wb") as stream:
-        child = SpawnedChild(
+        child = spawn(
             command, environment=dict(os.environ), conditions={"processors": cpus} if cpus else {}, log=stream
         )
-    return await child.wait()
+    return await await_end(child)
 
 
 def test_a_child_runs_on_its_processors_and_gives_its_status(tmp_path: Path) -> None:
@@ -47,11 +47,9 @@ def test_a_child_runs_on_its_processors_and_gives_its_status(tmp_path: Path) -> 
 
 def test_a_child_that_a_signal_ends_gives_the_signal(tmp_path: Path) -> None:
     async def killed() -> int:
-        child = SpawnedChild(
-            ["sleep", "600"], environment=dict(os.environ), conditions={}, log=subprocess.DEVNULL
-        )
-        signal_group(child.pid, signal.SIGTERM)
-        return await child.wait()
+        child = spawn(["sleep", "600"], environment=dict(os.environ), conditions={}, log=subprocess.DEVNULL)
+        child.ask_to_end()
+        return await await_end(child)
 
     assert asyncio.run(killed()) == -signal.SIGTERM
 
@@ -60,7 +58,7 @@ def test_a_child_without_a_descriptor_is_waited_for_all_the_same() -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     async def without_descriptors() -> int:
-        child = SpawnedChild(
+        child = spawn(
             [sys.executable, "-c", "raise SystemExit(7)"],
             environment=dict(os.environ),
             conditions={},
@@ -68,7 +66,7 @@ def test_a_child_without_a_descriptor_is_waited_for_all_the_same() -> None:
         )
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
         try:
-            return await child.wait()
+            return await await_end(child)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 

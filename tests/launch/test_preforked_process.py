@@ -33,10 +33,10 @@ def made_ahead(template: Template) -> psutil.Process:
     """The process that waits to be asked for; below the one between it and the template."""
 
     def below() -> list[psutil.Process]:
-        return psutil.Process(template.pid).children(recursive=True)
+        return psutil.Process(template.process.pid).children(recursive=True)
 
     wait_for(lambda: len(below()) == 2, "a process forked ahead")
-    [between] = psutil.Process(template.pid).children()
+    [between] = psutil.Process(template.process.pid).children()
     [ahead] = between.children()
     return ahead
 
@@ -127,7 +127,7 @@ def test_it_ends_with_its_template(template: Template, how: str) -> None:
     between = ahead.parent()
     assert between is not None
     if how == "it is killed":
-        os.kill(template.pid, signal.SIGKILL)
+        os.kill(template.process.pid, signal.SIGKILL)
     else:
         template.end()
     # This process takes in orphans, as a launcher does.

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from recovery import process_conditions
+from recovery.launch.children import await_end
 from recovery.launch.flag_values import StartMethod
 from recovery.launch.forkserver.fork_messages import Prepare
 from recovery.launch.placement import Host, Placed, Script, environment_of, place
@@ -82,7 +83,7 @@ async def begun(
         child = await beginner.begin(
             [sys.executable, str(script)], environment=environment, cpus=cpus, log=log, may_fork=True
         )
-        status = await child.wait()
+        status = await await_end(child)
         log.seek(0)
         printed = log.read().decode()
     assert status == 0, printed

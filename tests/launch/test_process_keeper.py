@@ -21,7 +21,7 @@ from recovery.core.causes import Cause
 from recovery.core.ids import NodeId
 from recovery.core.messages import Exited, ProcessIdentity
 from recovery.launch import children, restart_policy
-from recovery.launch.children import Child
+from recovery.launch.child_process import ChildProcess
 from recovery.launch.flag_values import Rejoin, StartMethod
 from recovery.launch.incidents import Incidents
 from recovery.launch.job_view import KnownJob, KnownNode, KnownScheduler, Members
@@ -194,7 +194,7 @@ class OutOfProcesses(ProcessStarter):
         self._refused, self._asked = refused, 0
 
     @override
-    async def begin(self, *command: Any, **how: Any) -> Child:
+    async def begin(self, *command: Any, **how: Any) -> ChildProcess:
         self._asked += 1
         if 1 < self._asked <= 1 + self._refused:
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
@@ -229,7 +229,7 @@ def test_a_start_whose_program_between_is_away_has_never_begun(
         asked = 0
 
         @override
-        async def begin(self, *command: Any, **how: Any) -> Child:
+        async def begin(self, *command: Any, **how: Any) -> ChildProcess:
             self.asked += 1
             monkeypatch.setattr(children, "_PRE_EXEC", str(away) if 1 < self.asked < 5 else was_there)
             return await super().begin(*command, **how)

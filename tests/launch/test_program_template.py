@@ -19,16 +19,15 @@ from tests.launch.test_forked_picture import MODULES, PICTURE, TRAINING, seen
 from tests.pace import wait_for
 
 PROXY = """
-import ctypes, os, sys, threading
+import ctypes, os, sys
 from recovery.launch.forkserver import proxy_template
-from recovery.launch.program_process import ProgramProcess
+from recovery.launch.worker_proxy import begin_program
 template = proxy_template.own()
 environment = {**(template.environment if template else os.environ), "RANK": "1", "MASTER_PORT": "1"}
 HOLD
 for _ in range(int(os.environ.get("STARTS", "1"))):
-    ended = threading.Event()
-    process = ProgramProcess([sys.executable, *sys.argv[1:]], environment, {}, on_end=ended.set)
-    ended.wait()
+    process = begin_program([sys.executable, *sys.argv[1:]], environment, {})
+    process.wait()
     process.end(60.0)
     ctypes.CDLL(None).prctl(37, ctypes.byref(takes_in := ctypes.c_int()))
     print(process.is_forked, process.status, takes_in.value, os.getpid(), file=sys.stderr)

@@ -18,7 +18,8 @@ import pytest
 from recovery import clock
 from recovery.errors import LaunchFailedError
 from recovery.launch import start_method
-from recovery.launch.children import Child, SpawnedChild
+from recovery.launch.child_process import ChildProcess
+from recovery.launch.children import await_end
 from recovery.launch.flag_values import StartMethod
 from recovery.launch.forkserver.fork_messages import Prepare
 from recovery.launch.start_method import ProcessStarter, TemplatePlan, named_few
@@ -43,24 +44,24 @@ def plan(*modules: str) -> TemplatePlan:
     )
 
 
-async def begin(beginner: ProcessStarter, script: Path, *, may_fork: bool = True) -> Child:
+async def begin(beginner: ProcessStarter, script: Path, *, may_fork: bool = True) -> ChildProcess:
     with (script.parent / "log").open("wb") as log:
         return await beginner.begin(
             [sys.executable, str(script)], environment=os.environ, cpus=(), log=log, may_fork=may_fork
         )
 
 
-async def spawned(beginning: Awaitable[Child]) -> None:
+async def spawned(beginning: Awaitable[ChildProcess]) -> None:
     child = await beginning
-    assert isinstance(child, SpawnedChild)
-    await child.wait()
+    assert not child.is_forked
+    await await_end(child)
 
 
 async def forked_at_last(beginner: ProcessStarter, script: Path) -> None:
     """Whoever is begun while a template is made again is spawned."""
-    while type(child := await begin(beginner, script)) is not Child:
-        await child.wait()
-    await child.wait()
+    while not (child := await begin(beginner, script)).is_forked:
+        await await_end(child)
+    await await_end(child)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -103,9 +104,9 @@ def test_workers_are_forked_and_the_scheduler_is_not(
         forked, spawned = await asyncio.gather(
             begin(beginner, script), begin(beginner, script, may_fork=False)
         )
-        assert (type(forked), type(spawned)) == (Child, SpawnedChild)
-        assert (await forked.wait(), await spawned.wait()) == (3, 3)
-        assert (await (await begin(beginner, script)).wait()) == 3
+        assert (forked.is_forked, spawned.is_forked) == (True, False)
+        assert (await await_end(forked), await await_end(spawned)) == (3, 3)
+        assert (await await_end(await begin(beginner, script))) == 3
         assert (script.parent / "log").read_text() == "True\n"
 
     used(StartMethod.AUTO, plan("colorsys"), use)
@@ -173,8 +174,8 @@ def test_worker_proxies_are_forked_where_their_programs_cannot_be(
     async def use(beginner: ProcessStarter) -> None:
         for _ in range(2):
             child = await begin(beginner, script)
-            assert type(child) is Child, "it is forked"
-            await child.wait()
+            assert child.is_forked
+            await await_end(child)
         assert (tmp_path / "log").read_text() == "True\n"
 
     used(method, made_of, use)
@@ -205,7 +206,7 @@ def test_a_template_of_no_use_is_made_again_and_workers_are_spawned_meanwhile(
     script: Path, tool: Path, capsys: pytest.CaptureFixture[str], how: str
 ) -> None:
     async def use(beginner: ProcessStarter) -> None:
-        await (await begin(beginner, script)).wait()
+        await await_end(await begin(beginner, script))
         pid, said = template_pid(capsys), ""
         if how == "stale":
             tool.write_text("changed = True\n")  # noqa: ASYNC240 - a few bytes
@@ -233,7 +234,7 @@ def test_all_that_wait_for_a_template_of_no_use_are_spawned(
     script: Path, tool: Path, capsys: pytest.CaptureFixture[str], how: str
 ) -> None:
     async def use(beginner: ProcessStarter) -> None:
-        await (await begin(beginner, script)).wait()
+        await await_end(await begin(beginner, script))
         pid = template_pid(capsys)
         os.kill(pid, signal.SIGSTOP)
         if how == "stale":
@@ -255,7 +256,7 @@ def test_a_template_that_ends_again_and_again_is_given_up(
         for _ in range(5):
             await forked_at_last(beginner, script)
             os.kill(template_pid(capsys), signal.SIGKILL)
-            await (await begin(beginner, script)).wait()
+            await await_end(await begin(beginner, script))
         assert "it was made 5 times, so workers are spawned" in capsys.readouterr().out
         await spawned(begin(beginner, script))
 
@@ -317,7 +318,7 @@ def test_what_processes_leave_behind_is_reaped_and_ended(
     async def use(beginner: ProcessStarter) -> None:
         mine = await asyncio.create_subprocess_exec("sleep", "60")
         child = await begin(beginner, script)
-        assert await child.wait() == 0
+        assert await await_end(child) == 0
         await until(lambda: psutil.STATUS_ZOMBIE in [one.status() for one in children()])
         beginner.look_after()
         assert psutil.STATUS_ZOMBIE not in [one.status() for one in children()]
@@ -371,7 +372,7 @@ def test_imports_that_take_long_are_said_while_they_take(
         await until(lambda: "still imports after 0.5 s (slow_to_import)" in said())
         go_on.touch()
         child = await begin(beginner, script)
-        await child.wait()
+        await await_end(child)
 
     used(StartMethod.AUTO, plan("slow_to_import"), use)
 

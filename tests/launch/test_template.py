@@ -64,7 +64,7 @@ def refusal(packages: Path, prepare: Prepare, environment: Mapping[str, str] | N
         answer = template.await_ready()
         assert isinstance(answer, NotBegun), answer
         assert answer.over
-        wait_for(template.has_ended, "the end of a template that cannot be used")
+        wait_for(lambda: template.process.has_ended, "the end of a template that cannot be used")
         return answer.reason
 
 
@@ -265,7 +265,7 @@ def test_its_forks_go_on_when_it_dies(bare: Template, tmp_path: Path) -> None:
         )
     assert isinstance(pid, int)
     wait_for(lambda: log.read_text() == "up\n", "the fork")
-    os.kill(bare.pid, signal.SIGKILL)
+    os.kill(bare.process.pid, signal.SIGKILL)
 
     answer = begun(bare, sys.executable, "train.py")
 
@@ -288,7 +288,7 @@ def test_random_generators_of_imports_are_each_forks_own(packages: Path, tmp_pat
 
 
 def test_a_template_that_does_not_answer_is_of_no_use_soon(bare: Template) -> None:
-    os.kill(bare.pid, signal.SIGSTOP)
+    os.kill(bare.process.pid, signal.SIGSTOP)
     assert bare._link.gettimeout() == 8
     bare._link.settimeout(0.2)
     assert begun(bare, sys.executable, "train.py") == NotBegun(
@@ -318,7 +318,7 @@ from recovery.launch.forkserver.template import Template
 template = Template(Prepare(modules=()), environment=os.environ)
 template.await_ready()
 pid = template.begin([sys.executable, "-m", "http.server", "0", "--bind", "127.0.0.1"], environment=os.environ, log=2)
-print(template.pid, pid, flush=True)
+print(template.process.pid, pid, flush=True)
 time.sleep(600)
 """
 

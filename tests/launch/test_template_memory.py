@@ -154,6 +154,6 @@ def test_a_template_has_large_pages(tmp_path: Path) -> None:
     (tmp_path / "big.py").write_text("memory = [bytearray(1 << 20) for _ in range(16)]\n")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     with ready_template(Prepare(modules=("big",)), environment) as template:
-        rollup = Path(f"/proc/{template.pid}/smaps_rollup").read_text(encoding="ascii")
+        rollup = Path(f"/proc/{template.process.pid}/smaps_rollup").read_text(encoding="ascii")
         large = next(line for line in rollup.splitlines() if line.startswith("AnonHugePages:"))
         assert int(large.split()[1]) > 0, rollup

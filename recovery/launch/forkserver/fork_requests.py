@@ -6,7 +6,6 @@ import contextlib
 import os
 import socket
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,11 +13,14 @@ import msgspec
 
 from recovery.frameworks import FRAMEWORKS
 from recovery.launch import python_command
+from recovery.launch.child_process import ChildProcess
 from recovery.launch.forkserver import fork_messages
 from recovery.launch.forkserver.fork_messages import Fork, Forked, NotForked, Stale
+from recovery.launch.restart_policy import describe
 
 BEGIN_S = 8.0
 """How long one fork may take. It takes 0.05 s, and 5 s were seen on a machine with fifteen times as much to do as it can."""
+_END_S = 5.0
 _READ_AT_LOAD = (
     "ASAN_", "CUDA_", "GLIBC_", "GOMP_", "GOTO_", "KMP_", "LANG", "LC_", "LD_", "MALLOC_", "MKL_", "NPY_", "NUMEXPR_",
     "OMP_", "OPENBLAS_", "PYTHON", *(name for framework in FRAMEWORKS for name in framework.read_at_load),
@@ -37,12 +39,13 @@ class NotBegun(msgspec.Struct, frozen=True, kw_only=True):
     """The template is of no further use: it has ended, or is stale."""
 
 
-class ForkRequests(ABC):
+class ForkRequests:
     """One template, and what those that can be forked from it have in common. Its forks are children of this process."""
 
     def __init__(
         self,
         link: socket.socket,
+        process: ChildProcess,
         *,
         interpreter: str,
         options: Sequence[str],
@@ -53,20 +56,35 @@ class ForkRequests(ABC):
 
         Args:
             link: to the template.
+            process: the template itself.
             interpreter: that it runs on, and its processes with it.
             options: of the interpreter.
             environment: with which it has loaded libraries.
             conditions: under which it has, and under which its processes begin.
         """
         self.interpreter, self.options = interpreter, tuple(options)
-        self._link = link
+        self.process, self._link = process, link
         self._environment = dict(environment)
         self._conditions = dict(conditions)
         self._using = threading.Lock()
 
-    @abstractmethod
+    def last_line(self) -> str:
+        """What it has printed last; empty: nothing, or it was not kept."""
+        return ""
+
     def how_it_ended(self) -> str:
-        """For people, when it does not answer any more."""
+        """For people, when it does not answer any more: its status with what it has printed last."""
+        status = self.process.wait(_END_S)
+        if status is None:
+            return "it does not answer"
+        last = self.last_line()
+        return f"it has ended ({describe(status)}){f': {last}' if last else ''}"
+
+    def end(self) -> None:
+        """End the template; its processes go on. A caller that waits for its answer gets none."""
+        self.process.end()
+        with self._using:
+            self._link.close()
 
     def begin(
         self,

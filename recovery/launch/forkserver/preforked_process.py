@@ -15,6 +15,7 @@ import socket
 from collections.abc import Callable, Sequence
 
 from recovery import process_conditions
+from recovery.launch.child_process import ChildProcess
 from recovery.launch.forkserver import fork_messages, forked_child
 from recovery.launch.forkserver.fork_messages import Fork, Forked, NotForked, Stale
 from recovery.readable import is_readable
@@ -32,13 +33,13 @@ class PreforkedProcess:
             between: process id of the one between it and the template.
             link: to the process itself.
         """
-        self._between, self._link = between, link
+        self._between, self._link = ChildProcess(between, leads_session=False), link
 
     def has_ended(self) -> bool:
         """Somebody else has ended it: it says nothing before it is asked."""
         if not is_readable(self._link):
             return False
-        self._end_between()
+        self._between.end()
         self._link.close()
         return True
 
@@ -57,9 +58,9 @@ class PreforkedProcess:
             # One that was ended meanwhile reports nothing.
             with contextlib.suppress(OSError):
                 fork_messages.send(self._link, request, descriptors)
-            os.kill(self._between, signal.SIGKILL)
+            self._between.kill()
             reason = changed()
-            os.waitpid(self._between, 0)
+            self._between.wait()
             if reason:
                 return Stale(reason=reason)
             return forked_child.read_report(self._report())
@@ -73,10 +74,6 @@ class PreforkedProcess:
             while part := self._link.recv(_READ_BYTES):
                 said += part
         return said
-
-    def _end_between(self) -> None:
-        os.kill(self._between, signal.SIGKILL)
-        os.waitpid(self._between, 0)
 
 
 class NewProcess(Exception):  # noqa: N818 - no error: where the new process leaves what the template does

@@ -5,20 +5,16 @@ It is forked before the proxy has a thread, so it is the template once more, wit
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import socket
 from collections.abc import Mapping, Sequence
 
-from typing_extensions import override
-
 from recovery import process_conditions
+from recovery.launch.child_process import ChildProcess
 from recovery.launch.forkserver import proc_cmdline
 from recovery.launch.forkserver.fork_messages import Fork
 from recovery.launch.forkserver.fork_requests import BEGIN_S, ForkRequests, NotBegun
 from recovery.launch.python_command import parse_python_command
-from recovery.launch.restart_policy import describe
 
 
 class ProgramTemplate(ForkRequests):
@@ -34,14 +30,13 @@ class ProgramTemplate(ForkRequests):
         assert command is not None, "this process was forked"
         super().__init__(
             link,
+            ChildProcess(pid, leads_session=False),
             interpreter=command.interpreter,
             options=command.options,
             environment=self.environment,
             conditions=request.conditions,
         )
         link.settimeout(BEGIN_S)
-        self._pid = pid
-        self._status: int | None = None
 
     def begin_program(self, command: Sequence[str], environment: Mapping[str, str]) -> int | NotBegun:
         """Fork a program, which writes where this process does. Gives its process id: a child of this process.
@@ -59,20 +54,6 @@ class ProgramTemplate(ForkRequests):
             return self.begin(command, environment=environment, log=1)
         finally:
             process_conditions.take_in_orphans(False)
-
-    @override
-    def how_it_ended(self) -> str:
-        """Its status."""
-        return f"the template of the programs has ended ({describe(self.end())})"
-
-    def end(self) -> int:
-        """End it; its programs go on. Gives its status: exit code, or negative the signal that killed it."""
-        if self._status is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)
-            self._status = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
-            self._link.close()
-        return self._status
 
 
 _own: list[ProgramTemplate] = []

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,16 +22,14 @@ from typing import Any
 from typing_extensions import override
 
 from recovery import process_conditions
-from recovery.launch.children import end_session, has_ended, status_of, tied
+from recovery.launch.children import spawn
 from recovery.launch.forkserver import fork_messages
 from recovery.launch.forkserver.fork_messages import Prepare, Prepared, Unsafe
 from recovery.launch.forkserver.fork_requests import BEGIN_S, ForkRequests, NotBegun
-from recovery.launch.restart_policy import describe
 
 _PROGRAM = str(Path(__file__).with_name("template_process.py"))
 READY_S = 300.0
 """How long its imports may take."""
-_END_S = 5.0
 
 
 class Template(ForkRequests):
@@ -63,30 +60,28 @@ class Template(ForkRequests):
         process_conditions.take_in_orphans()
         ours, theirs = socket.socketpair()
         conditions = process_conditions.note() if conditions is None else conditions
-        super().__init__(
-            ours, interpreter=interpreter, options=options, environment=environment, conditions=conditions
-        )
         # What it prints while it imports, each of its processes would have printed.
         self._printed = os.memfd_create("template")
         with theirs:
             command = [interpreter, *options, _PROGRAM, str(theirs.fileno())]
-            self._process = subprocess.Popen(  # noqa: S603 - our own program
-                tied(command, conditions),
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                stdout=self._printed,
-                stderr=self._printed,
+            process = spawn(
+                command,
+                environment=environment,
+                conditions=conditions,
+                log=self._printed,
                 pass_fds=[theirs.fileno()],
-                start_new_session=True,
             )
+        super().__init__(
+            ours,
+            process,
+            interpreter=interpreter,
+            options=options,
+            environment=environment,
+            conditions=conditions,
+        )
         self._link.settimeout(READY_S)
         with contextlib.suppress(OSError):
             fork_messages.send(self._link, prepare)
-
-    @property
-    def pid(self) -> int:
-        """Of the template itself."""
-        return self._process.pid
 
     def await_ready(self) -> Prepared | NotBegun:
         """Wait for its imports."""
@@ -104,36 +99,18 @@ class Template(ForkRequests):
             case _:
                 return NotBegun(reason="it answered what was not asked", over=True)
 
-    def has_ended(self) -> bool:
-        """By itself, or by somebody else."""
-        return self._process.returncode is not None or has_ended(self._process.pid)
-
     @override
-    def how_it_ended(self) -> str:
-        """Its status with what it has printed last."""
-        status = self._process.returncode
-        if status is None:
-            status = status_of(self._process.pid, within_s=_END_S)
-        if status is None:
-            return "it does not answer"
-        last = self.last_line()
-        return f"it has ended ({describe(status)}){f': {last}' if last else ''}"
-
     def last_line(self) -> str:
-        """What it has printed last; empty: nothing."""
         try:
             printed = os.pread(self._printed, 1 << 16, 0).decode(errors="replace").strip()
         except OSError:
             printed = ""
         return printed.splitlines()[-1] if printed else ""
 
+    @override
     def end(self) -> None:
-        """End the template; its processes go on. A caller that waits for its answer gets none."""
-        if self._process.returncode is None:
-            end_session(self._process.pid)
-        self._process.wait()
+        super().end()
         with self._using:
-            self._link.close()
             if self._printed >= 0:
                 os.close(self._printed)
                 self._printed = -1
