@@ -14,7 +14,7 @@ import typer
 
 from recovery.cli.options import RecoveryPath
 from recovery.cli.source import Address, own_access
-from recovery.core.scheduler.drain_states import DrainState
+from recovery.core.scheduler.barrier import BarrierState
 from recovery.errors import ProcessError, UsageError
 from recovery.report import stored as stored_state
 from recovery.store.lock import owner_of
@@ -25,10 +25,10 @@ _POLL_S = 0.1
 _AGAIN = "Look at `recovery status`, and ask again."
 
 _WAITS_FOR = {
-    DrainState.ASKING: "every rank to say where it is",
-    DrainState.AGREEING: "all ranks to agree on a step",
-    DrainState.SAVING: "all ranks to reach and save step {step}",
-    DrainState.HANDING_OVER: "a standby to take over at step {step}",
+    BarrierState.ASKING: "every rank to say where it is",
+    BarrierState.AGREEING: "all ranks to agree on a step",
+    BarrierState.SAVING: "all ranks to reach and save step {step}",
+    BarrierState.HANDING_OVER: "a standby to take over at step {step}",
 }
 
 Target = Annotated[
@@ -61,10 +61,10 @@ def drain(path: RecoveryPath, target: Target) -> None:
     number, shown = found["number"], ""
     typer.echo(f"{', '.join(found['nodes'])} to be handed over")
     pause = threading.Event()
-    while (found["number"], found["state"]) != (number, DrainState.ENDED.value):
+    while (found["number"], found["state"]) != (number, BarrierState.ENDED.value):
         if found["number"] != number:
             raise failed(reason="another drain has begun since")
-        waits = _WAITS_FOR[DrainState(found["state"])].format(**found)
+        waits = _WAITS_FOR[BarrierState(found["state"])].format(**found)
         if waits != shown:
             typer.echo(f"waiting for {waits}")
         shown = waits

@@ -20,7 +20,7 @@ from recovery.core.effects import Persist
 from recovery.core.ids import ConnectionId, ResumeToken
 from recovery.core.messages import FromNode, Register
 from recovery.core.records import EventRecord, JobState
-from recovery.core.scheduler import drain
+from recovery.core.scheduler import barrier_ends
 from recovery.core.scheduler.effects import SchedulerEffect
 from recovery.core.scheduler.machine import SchedulerMachine
 from recovery.core.scheduler.stimuli import (
@@ -73,7 +73,7 @@ _RECENT_EVENTS = 1_000
 _CLOSE_S = 5.0
 """How long the writer may take for what is queued when the process ends."""
 _ANSWERS_S = 0.2
-"""How long what a drain has come to is on its way, and the pause between two looks at one."""
+"""How long what a barrier has come to is on its way, and the pause between two looks at one."""
 
 
 def serve(settings: Settings, *, with_pid: int | None = None) -> None:
@@ -207,10 +207,10 @@ class _Service:
         except UNREADABLE as error:
             return 400, {"refused": str(error)}
         state = self._machine.state
-        nodes, host = drain.named(state, asked.target)
+        nodes, host = barrier_ends.named(state, asked.target)
         if not nodes:
             return 409, {"refused": "is neither a node nor the address of a worker's host", "unknown": True}
-        obstacle = drain.why_not(state, nodes, host)
+        obstacle = barrier_ends.why_not(state, nodes, host)
         if not obstacle and self._holding:
             obstacle = "the scheduler's store is behind (the disk of MS_RECOVERY_PATH)"
         if obstacle:
@@ -319,14 +319,14 @@ class _Service:
         first, self._is_asked_to_stop = not self._is_asked_to_stop, True
         if first and number == signal.SIGTERM and self._machine.state.job.state is JobState.RUNNING:
             # Workers and launchers may have had the same signal: what saves a last step needs this process.
-            self._loop.call_later(drain.STOP_FOLLOWS_MS / 1000, self._stop_behind_a_drain, number)
+            self._loop.call_later(barrier_ends.STOP_FOLLOWS_MS / 1000, self._stop_behind_a_barrier, number)
         else:
             self._stop_on_purpose(number)
 
-    def _stop_behind_a_drain(self, number: int) -> None:
-        under_way = self._machine.state.drain
+    def _stop_behind_a_barrier(self, number: int) -> None:
+        under_way = self._machine.state.barrier
         if under_way is not None and under_way.is_open:
-            self._loop.call_later(_ANSWERS_S, self._stop_behind_a_drain, number)
+            self._loop.call_later(_ANSWERS_S, self._stop_behind_a_barrier, number)
         else:
             self._loop.call_later(0 if under_way is None else _ANSWERS_S, self._stop_on_purpose, number)
 

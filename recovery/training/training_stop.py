@@ -1,4 +1,4 @@
-"""`session.stop()`: the script ends training before its last epoch, at one step of all ranks. The scheduler's part is core/scheduler/drain.py."""
+"""`session.stop()`: the script ends training before its last epoch, at one step of all ranks. The scheduler's part is core/scheduler/training_end.py."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from recovery.core.handover_messages import Depart, Position, SaveAt
 from recovery.core.ids import RequestId
 from recovery.core.records import EventKind, JobState, NodeRecord
 from recovery.core.rules import Rules
-from recovery.core.scheduler.drain_states import DrainState
+from recovery.core.scheduler.barrier import BarrierState
 from tests.core.desk import Desk, Worker, checkpoint, running_workers
 
 RULES = Rules(worker_count=2, standby_count=2, drain_timeout_ms=5_000, abort_timeout_ms=10_000)
@@ -39,11 +39,11 @@ class Drained:
             worker.save(10)
 
     @property
-    def state(self) -> DrainState:
-        assert self.desk.machine.state.drain is not None
-        return self.desk.machine.state.drain.state
+    def state(self) -> BarrierState:
+        assert self.desk.machine.state.barrier is not None
+        return self.desk.machine.state.barrier.state
 
-    def is_in(self, state: DrainState) -> bool:
+    def is_in(self, state: BarrierState) -> bool:
         return self.state is state
 
     @property
@@ -70,7 +70,7 @@ class Drained:
         for _ in range(2):
             for worker in self.workers:
                 self.answer(worker, 14)
-        assert self.state is DrainState.SAVING
+        assert self.state is BarrierState.SAVING
         return self.asked(self.zero).step
 
     def handing_over(self) -> int:

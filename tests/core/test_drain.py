@@ -9,8 +9,8 @@ from recovery.core.handover_messages import DrainCancelled, HandedOver, NotHande
 from recovery.core.ids import NodeId
 from recovery.core.records import EventKind, JobState, NodeState
 from recovery.core.rules import Rules
-from recovery.core.scheduler.drain import STOP_FOLLOWS_MS, named, why_not
-from recovery.core.scheduler.drain_states import DrainState
+from recovery.core.scheduler.barrier import BarrierState
+from recovery.core.scheduler.barrier_ends import STOP_FOLLOWS_MS, named, why_not
 from recovery.core.scheduler.stimuli import DrainAsked
 from recovery.core.scheduler.views import drain_view
 from tests.core.desk import Desk, Worker, checkpoint
@@ -27,7 +27,7 @@ def test_a_rank_goes_to_a_standby_at_a_step_that_all_have_saved() -> None:
     assert [drained.asked(worker).step for worker in drained.workers] == [16, 16], "the foremost and one"
     for worker in drained.workers:
         drained.answer(worker, 15)
-    assert drained.is_in(DrainState.SAVING)
+    assert drained.is_in(BarrierState.SAVING)
     drained.zero.save(16)
     assert drained.job is JobState.RUNNING, "not all ranks hold it"
     assert not drained.one.hears(HandedOver)
@@ -41,7 +41,7 @@ def test_a_rank_goes_to_a_standby_at_a_step_that_all_have_saved() -> None:
     assert drained.zero.last(m.Rollback).step == drained.standbys[0].last(m.Rollback).step == 16
     assert drained.node("standby_0").rank == 1
     assert drained.outcome() == "handed over at step 16, no step is lost"
-    assert drained.is_in(DrainState.ENDED)
+    assert drained.is_in(BarrierState.ENDED)
     [begun] = [one for one in drained.desk.events if one.kind is EventKind.DRAIN_BEGUN]
     assert (begun.reason, begun.details) == ("worker_1: SIGTERM", "worker_1")
 
@@ -55,10 +55,10 @@ def test_a_step_that_one_has_passed_is_named_again_twice_as_far_ahead() -> None:
         drained.answer(drained.one, 19)
         named_steps.append(drained.asked(drained.one).step)
     assert named_steps == [21, 23, 27, 35]
-    assert drained.is_in(DrainState.AGREEING)
+    assert drained.is_in(BarrierState.AGREEING)
     for worker in drained.workers:
         drained.answer(worker, 30)
-    assert drained.is_in(DrainState.SAVING)
+    assert drained.is_in(BarrierState.SAVING)
 
 
 def test_an_answer_about_another_step_or_drain_says_nothing() -> None:
@@ -68,12 +68,12 @@ def test_an_answer_about_another_step_or_drain_says_nothing() -> None:
     drained.answer(drained.zero, 14)
     drained.one.send(Position(drain=1, step=7, passed=9, stops=False))
     drained.one.send(Position(drain=2, step=0, passed=9, stops=False))
-    assert drained.is_in(DrainState.ASKING)
+    assert drained.is_in(BarrierState.ASKING)
     drained.answer(drained.one, 14)
     for worker in drained.workers:
         drained.answer(worker, 14)
     drained.answer(drained.one, 14)
-    assert drained.is_in(DrainState.SAVING), "said twice"
+    assert drained.is_in(BarrierState.SAVING), "said twice"
 
 
 # --- when it is not begun -------------------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ def test_without_a_standby_the_answer_is_no_and_the_step_is_saved() -> None:
             drained.answer(worker, 14)
     for worker in drained.workers:
         worker.save(15)
-    assert drained.is_in(DrainState.SAVING), "nobody is sent away"
+    assert drained.is_in(BarrierState.SAVING), "nobody is sent away"
     drained.desk.at(STOP_FOLLOWS_MS)
     assert drained.one.last(NotHandedOver) == NotHandedOver(request_id=request, reason="no standby is ready")
     assert drained.zero.hears(DrainCancelled)
@@ -129,14 +129,14 @@ def test_who_asks_when_the_generation_is_over_is_answered() -> None:
 # --- when it is given up --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("state", [DrainState.ASKING, DrainState.AGREEING, DrainState.SAVING])
+@pytest.mark.parametrize("state", [BarrierState.ASKING, BarrierState.AGREEING, BarrierState.SAVING])
 @pytest.mark.parametrize(
     "what", ["survivor", "standby", "departing", "stopped", "done", "leaves", "time", "cannot save"]
 )
-def test_whatever_comes_between_gives_it_up_and_lets_everybody_go_on(state: DrainState, what: str) -> None:
+def test_whatever_comes_between_gives_it_up_and_lets_everybody_go_on(state: BarrierState, what: str) -> None:
     drained = Drained()
     request = drained.depart()
-    for _ in range({DrainState.ASKING: 0, DrainState.AGREEING: 1, DrainState.SAVING: 2}[state]):
+    for _ in range({BarrierState.ASKING: 0, BarrierState.AGREEING: 1, BarrierState.SAVING: 2}[state]):
         for worker in drained.workers:
             drained.answer(worker, 14)
     assert drained.is_in(state)
@@ -159,7 +159,7 @@ def test_whatever_comes_between_gives_it_up_and_lets_everybody_go_on(state: Drai
             drained.desk.at(RULES.drain_timeout_ms)
         case _:
             drained.answer(drained.zero, 14, obstacle="nothing saves")
-    assert drained.is_in(DrainState.ENDED)
+    assert drained.is_in(BarrierState.ENDED)
     for worker in drained.workers:
         if drained.desk.machine.state.speaker(worker.connection) is not None:
             assert worker.last(DrainCancelled) == DrainCancelled(drain=1)
@@ -190,22 +190,22 @@ def test_a_drain_that_was_given_up_can_be_asked_for_again() -> None:
     drained = Drained(standbys=2)
     drained.saving()
     drained.standbys[0].die()
-    assert drained.is_in(DrainState.SAVING), "one is enough"
+    assert drained.is_in(BarrierState.SAVING), "one is enough"
     drained.desk.at(5_000)
-    assert drained.is_in(DrainState.ENDED)
+    assert drained.is_in(BarrierState.ENDED)
     drained.depart()
-    assert (drained.state, drained.asked(drained.zero).drain) == (DrainState.ASKING, 2)
+    assert (drained.state, drained.asked(drained.zero).drain) == (BarrierState.ASKING, 2)
     drained.desk.at(9_999)
-    assert drained.is_in(DrainState.ASKING), "its own time counts"
+    assert drained.is_in(BarrierState.ASKING), "its own time counts"
     drained.desk.at(10_000)
-    assert drained.is_in(DrainState.ENDED)
+    assert drained.is_in(BarrierState.ENDED)
 
 
 def test_a_scheduler_that_starts_again_knows_nothing_of_a_drain() -> None:
     drained = Drained()
     drained.saving()
     drained.desk.restart()
-    assert drained.desk.machine.state.drain is None
+    assert drained.desk.machine.state.barrier is None
 
 
 # --- several ------------------------------------------------------------------------------------------------------------
@@ -243,9 +243,9 @@ def test_when_more_depart_than_standbys_wait_all_leave_as_they_are() -> None:
     drained = Drained(standbys=1)
     drained.depart(drained.one)
     drained.desk.at(STOP_FOLLOWS_MS)
-    assert drained.is_in(DrainState.ASKING)
+    assert drained.is_in(BarrierState.ASKING)
     drained.depart(drained.zero)
-    assert drained.is_in(DrainState.ASKING), "the launcher may be asked to end the job by the same signal"
+    assert drained.is_in(BarrierState.ASKING), "the launcher may be asked to end the job by the same signal"
     drained.desk.at(2 * STOP_FOLLOWS_MS)
     for worker in drained.workers:
         assert worker.last(NotHandedOver).reason == "2 ranks need a standby each, and there are 1"
@@ -278,7 +278,7 @@ def test_who_is_drained_by_a_person_trains_on_when_it_is_given_up() -> None:
     drained = Drained()
     drained.desk.handle(DrainAsked((NodeId("worker_1"),), "", "recovery drain worker_1"))
     drained.standbys[0].die()
-    assert drained.is_in(DrainState.ENDED)
+    assert drained.is_in(BarrierState.ENDED)
     assert drained.one.hears(DrainCancelled)
     assert not drained.one.hears(NotHandedOver), "it has asked nothing"
     assert drained.job is JobState.RUNNING
@@ -297,7 +297,7 @@ def test_a_signal_joins_what_a_person_has_begun() -> None:
 def test_what_cannot_be_begun_any_more_when_it_is_delivered_is_not() -> None:
     drained = Drained(standbys=0)
     drained.desk.handle(DrainAsked((NodeId("worker_1"),), "", "recovery drain worker_1"))
-    assert drained.desk.machine.state.drain is None
+    assert drained.desk.machine.state.barrier is None
 
 
 def test_no_standby_of_a_host_that_is_drained_takes_a_rank_of_it() -> None:
@@ -323,7 +323,7 @@ def test_no_standby_of_a_host_that_is_drained_takes_a_rank_of_it() -> None:
 def test_a_hand_over_that_no_standby_ends_is_said() -> None:
     drained = Drained()
     drained.handing_over()
-    assert drained.is_in(DrainState.HANDING_OVER)
+    assert drained.is_in(BarrierState.HANDING_OVER)
     drained.standbys[0].die()
     drained.desk.at(2 * RULES.abort_timeout_ms)
     assert drained.outcome() == "worker_1 left, and no standby has taken the rank yet"
@@ -363,7 +363,7 @@ def test_answer_to_the_question_where_a_rank_is_names_no_step_to_stop_at() -> No
     drained.depart()
     for worker in drained.workers:
         worker.send(Position(drain=drained.asked(worker).drain, step=0, passed=14, stops=True))
-    assert drained.is_in(DrainState.AGREEING)
+    assert drained.is_in(BarrierState.AGREEING)
     assert drained.asked(drained.zero).step == 15
 
 
@@ -373,7 +373,7 @@ def test_where_a_standby_is_counts_for_no_rank() -> None:
     drained.answer(drained.zero, 14)
     [waits] = drained.standbys
     waits.send(Position(drain=1, step=0, passed=90, stops=False))
-    assert drained.is_in(DrainState.ASKING), "worker_1 has not answered"
+    assert drained.is_in(BarrierState.ASKING), "worker_1 has not answered"
     drained.answer(drained.one, 14)
     assert drained.asked(drained.zero).step == 15
 
@@ -385,7 +385,7 @@ def test_who_joins_a_drain_hears_that_its_wish_has_come() -> None:
     drained.depart(drained.zero)
     assert drained.zero.hears(SaveAt) == before + 1
     assert drained.asked(drained.zero).step == step
-    assert drained.is_in(DrainState.SAVING)
+    assert drained.is_in(BarrierState.SAVING)
     drained.answer(drained.zero, 14)
     for worker in drained.workers:
         worker.save(step)

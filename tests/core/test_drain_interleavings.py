@@ -13,7 +13,7 @@ from recovery.core.handover_messages import HandedOver
 from recovery.core.ids import Generation, NodeId, RequestId, ResumeToken
 from recovery.core.records import EventKind, JobState
 from recovery.core.rules import Rules
-from recovery.core.scheduler.drain_states import DrainState
+from recovery.core.scheduler.barrier import BarrierState
 from recovery.core.scheduler.stimuli import MessageReceived
 from recovery.core.worker import effects as we
 from recovery.core.worker import stimuli as s
@@ -187,7 +187,7 @@ class World:
             for one in self.processes
             if any(isinstance(x, HandedOver) for x in self.desk.tray[one.connection])
         ]
-        drain = self.desk.machine.state.drain
+        drain = self.desk.machine.state.barrier
         if not sent or self.handed_over:
             return
         self.handed_over = True
@@ -263,8 +263,8 @@ def test_in_whatever_order_things_happen_nobody_waits_at_a_step_for_ever(what: s
         for process in world.processes:
             assert not (process.alive and process.is_stopped), f"seed {seed}: {process.name} waits for ever"
         assert not departing.alive, f"seed {seed}: {departing.name} was to end"
-        if state.drain is not None:
-            assert state.drain.state in (DrainState.ENDED, DrainState.HANDING_OVER), f"seed {seed}"
+        if state.barrier is not None:
+            assert state.barrier.state in (BarrierState.ENDED, BarrierState.HANDING_OVER), f"seed {seed}"
         handed_over += world.handed_over
         if what == "nothing" and world.handed_over:
             assert any("no step is lost" in event.reason for event in ended), f"seed {seed}"

@@ -18,8 +18,8 @@ from recovery.core.handover_messages import (
 from recovery.core.ids import ConnectionId, NodeId, RequestId
 from recovery.core.records import EventKind, JobState
 from recovery.core.rules import Rules
-from recovery.core.scheduler.drain import STOP_FOLLOWS_MS, why_not
-from recovery.core.scheduler.drain_states import DrainState
+from recovery.core.scheduler.barrier import BarrierState
+from recovery.core.scheduler.barrier_ends import STOP_FOLLOWS_MS, why_not
 from recovery.core.scheduler.stimuli import DrainAsked
 from recovery.core.scheduler.views import drain_view
 from tests.core.desk import Desk, Worker, checkpoint
@@ -43,9 +43,9 @@ class Stopped(Drained):
     def heard(self, launcher: ConnectionId) -> list[m.FromScheduler]:
         return self.desk.tray[launcher]
 
-    def until(self, state: DrainState) -> int:
+    def until(self, state: BarrierState) -> int:
         """Let all ranks answer until the stop is so far; gives the step."""
-        rounds = {DrainState.ASKING: 0, DrainState.AGREEING: 1, DrainState.SAVING: 2}
+        rounds = {BarrierState.ASKING: 0, BarrierState.AGREEING: 1, BarrierState.SAVING: 2}
         for _ in range(rounds[state]):
             for worker in self.workers:
                 self.answer(worker, 14)
@@ -67,7 +67,7 @@ def test_all_ranks_save_a_step_and_wait_there_for_their_end() -> None:
     stopped = Stopped()
     launcher = stopped.stop()
     assert [stopped.asked(worker).step for worker in stopped.workers] == [0, 0], "where are you?"
-    step = stopped.until(DrainState.SAVING)
+    step = stopped.until(BarrierState.SAVING)
     assert (step, stopped.asked(stopped.zero).wait_ms) == (15, GRACE_MS)
     stopped.zero.save(15)
     assert stopped.heard(launcher) == [], "not all ranks hold it"
@@ -87,7 +87,7 @@ def test_all_ranks_save_a_step_and_wait_there_for_their_end() -> None:
 def test_the_next_start_goes_on_at_the_saved_step() -> None:
     stopped = Stopped()
     stopped.stop()
-    step = stopped.until(DrainState.SAVING)
+    step = stopped.until(BarrierState.SAVING)
     for worker in stopped.workers:
         worker.save(step)
     for worker in stopped.workers:
@@ -112,7 +112,7 @@ def test_a_signal_to_all_processes_at_once_is_the_end_of_the_job(standbys: int, 
     requests = [stopped.depart(worker) for worker in stopped.workers]
     assert stopped.asked(stopped.zero).wait_ms == RULES.drain_timeout_ms
     if has_saved:
-        step = stopped.until(DrainState.SAVING)
+        step = stopped.until(BarrierState.SAVING)
         for worker in stopped.workers:
             worker.save(step)
     for worker in stopped.workers:
@@ -157,7 +157,7 @@ def test_who_is_ended_behind_a_save_that_came_to_nothing_leaves_at_once() -> Non
     stopped = Stopped()
     stopped.stop()
     stopped.desk.at(GRACE_MS)
-    assert stopped.is_in(DrainState.ENDED)
+    assert stopped.is_in(BarrierState.ENDED)
     stopped.depart(stopped.one)
     assert stopped.one.last(NotHandedOver).reason == "no standby is ready"
     assert stopped.desk.kinds().count(EventKind.DRAIN_BEGUN) == 1
@@ -168,7 +168,7 @@ def test_the_requests_of_all_launchers_are_one() -> None:
     first = stopped.stop("one")
     second = stopped.stop("two")
     stopped.stop("one", connection=first)
-    step = stopped.until(DrainState.SAVING)
+    step = stopped.until(BarrierState.SAVING)
     for worker in stopped.workers:
         worker.save(step)
     assert stopped.heard(first) == [said(step)]
@@ -185,12 +185,12 @@ def test_the_requests_of_all_launchers_are_one() -> None:
 def test_ranks_that_have_waited_long_enough_train_on_and_can_be_stopped_again() -> None:
     stopped = Stopped()
     stopped.stop()
-    step = stopped.until(DrainState.SAVING)
+    step = stopped.until(BarrierState.SAVING)
     for worker in stopped.workers:
         worker.save(step)
     stopped.desk.at(GRACE_MS)
     again = stopped.stop("two")
-    assert stopped.is_in(DrainState.ASKING)
+    assert stopped.is_in(BarrierState.ASKING)
     assert stopped.heard(again) == []
 
 
@@ -207,7 +207,7 @@ def test_a_request_that_was_answered_has_the_same_answer_again() -> None:
 # --- not saved ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("state", [DrainState.ASKING, DrainState.AGREEING, DrainState.SAVING])
+@pytest.mark.parametrize("state", [BarrierState.ASKING, BarrierState.AGREEING, BarrierState.SAVING])
 @pytest.mark.parametrize(
     ("what", "obstacle"),
     [
@@ -216,7 +216,7 @@ def test_a_request_that_was_answered_has_the_same_answer_again() -> None:
         ("cannot save", "worker_0 cannot save at a step that is asked for: nothing saves"),
     ],
 )
-def test_whatever_comes_between_ends_the_job_as_it_is(state: DrainState, what: str, obstacle: str) -> None:
+def test_whatever_comes_between_ends_the_job_as_it_is(state: BarrierState, what: str, obstacle: str) -> None:
     stopped = Stopped()
     launcher = stopped.stop()
     stopped.until(state)
@@ -269,9 +269,9 @@ def test_a_departure_that_is_under_way_becomes_the_end_of_the_job() -> None:
     stopped = Stopped(standbys=1)
     request = stopped.depart()
     launcher = stopped.stop()
-    step = stopped.until(DrainState.SAVING)
+    step = stopped.until(BarrierState.SAVING)
     stopped.standbys[0].die()
-    assert stopped.is_in(DrainState.SAVING), "nobody is to take the rank"
+    assert stopped.is_in(BarrierState.SAVING), "nobody is to take the rank"
     for worker in stopped.workers:
         worker.save(step)
     assert stopped.heard(launcher) == [said(step)]
@@ -286,7 +286,7 @@ def test_a_worker_that_is_asked_to_end_while_the_job_is_saved_waits_for_that() -
     stopped.stop()
     stopped.depart()
     assert not stopped.one.hears(NotHandedOver), "there is no standby, and it needs none"
-    step = stopped.until(DrainState.SAVING)
+    step = stopped.until(BarrierState.SAVING)
     for worker in stopped.workers:
         worker.save(step)
     assert stopped.one.hears(NotHandedOver) == 1
@@ -312,10 +312,10 @@ def over(stopped: Stopped, worker: Worker, last: int) -> None:
     worker.send(Position(drain=at.drain, step=at.step, passed=last, stops=at.step > last, is_over=True))
 
 
-@pytest.mark.parametrize("state", [DrainState.ASKING, DrainState.AGREEING, DrainState.SAVING])
+@pytest.mark.parametrize("state", [BarrierState.ASKING, BarrierState.AGREEING, BarrierState.SAVING])
 @pytest.mark.parametrize("saved", [False, True])
 def test_a_job_of_which_a_rank_has_trained_to_the_end_waits_for_that_step_alone(
-    state: DrainState, saved: bool
+    state: BarrierState, saved: bool
 ) -> None:
     """That rank is in the evaluation behind its loop, and the other one comes there too, or waits before."""
     stopped = Stopped()

@@ -6,7 +6,7 @@ import pytest
 
 from recovery.core.handover_messages import NotHandedOver
 from recovery.core.records import EventKind, GenerationRecord, JobRecord
-from recovery.core.scheduler.drain_states import DrainState
+from recovery.core.scheduler.barrier import BarrierState
 from tests.core.desk import Desk
 from tests.core.drained import RULES
 from tests.core.test_job_stop import GRACE_MS, Stopped
@@ -25,7 +25,7 @@ def test_processes_that_end_behind_the_end_of_the_job_have_not_failed(is_saved: 
     stopped = Stopped()
     stopped.stop()
     if is_saved:
-        step = stopped.until(DrainState.SAVING)
+        step = stopped.until(BarrierState.SAVING)
         for worker in stopped.workers:
             worker.save(step)
     else:
@@ -46,7 +46,7 @@ def test_a_death_before_the_end_of_the_job_and_one_long_behind_it_are_failures()
     assert ended(stopped.desk)[0] == "worker_0 lost: connection closed"
     stopped = Stopped()
     stopped.stop()
-    step = stopped.until(DrainState.SAVING)
+    step = stopped.until(BarrierState.SAVING)
     for worker in stopped.workers:
         worker.save(step)
     for _ in range(4):

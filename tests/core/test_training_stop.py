@@ -16,8 +16,8 @@ from recovery.core.handover_messages import (
 from recovery.core.ids import Generation
 from recovery.core.records import EventKind, JobState, TrainingEndRecord
 from recovery.core.rules import Rules
-from recovery.core.scheduler.drain import why_not
-from recovery.core.scheduler.drain_states import DrainState
+from recovery.core.scheduler.barrier import BarrierState
+from recovery.core.scheduler.barrier_ends import why_not
 from tests.core.desk import Worker, checkpoint
 from tests.core.drained import RULES, Drained
 from tests.core.test_job_stop import GRACE_MS, said, stop
@@ -138,7 +138,7 @@ def test_a_rank_that_is_away_is_waited_for_and_asked_again(ended: Ended) -> None
     ended.ask(ended.zero, 14)
     ended.answer(ended.zero, 13)
     ended.one.die()
-    assert ended.is_in(DrainState.AGREEING), "it may come back"
+    assert ended.is_in(BarrierState.AGREEING), "it may come back"
     ended.one.register()
     assert ended.asked(ended.one).step == 14, "what it has said, or has not, may be lost"
     assert ended.zero.hears(SaveAt) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from recovery.core.scheduler.drain_states import DRAIN_MOVES
+from recovery.core.scheduler import barrier
 from recovery.core.scheduler.job_states import AT_START, JOB_STATES
 from recovery.core.scheduler.node import NEXT_STATES
 from recovery.core.worker.transitions import CONNECTION_MOVES, WORKER_MOVES
@@ -42,7 +42,7 @@ _CONNECTION_PLACES: Mapping[str, Place] = {
     "refused": (300, 190),
 }
 
-_DRAIN_PLACES: Mapping[str, Place] = {
+_BARRIER_PLACES: Mapping[str, Place] = {
     "asking": (60, 60),
     "agreeing": (300, 60),
     "saving": (540, 60),
@@ -126,19 +126,19 @@ def connection_states() -> str:
     return drawing("states of a worker's connection", _CONNECTION_PLACES, moves)
 
 
-def drain_states() -> str:
-    """How far a planned departure may come, from the table that the scheduler's machine follows."""
+def barrier_states() -> str:
+    """How far all ranks may be on their way to one step, from the table that the scheduler's machine follows."""
     moves = [
         (begin.value, end.value)
-        for begin, row in DRAIN_MOVES.items()
-        for end in dict.fromkeys(row.values())
+        for begin, ends in barrier.NEXT_STATES.items()
+        for end in sorted(ends)
         if end is not begin
     ]
-    return drawing("states of a planned departure", _DRAIN_PLACES, moves)
+    return drawing("states of a barrier", _BARRIER_PLACES, moves)
 
 
 DRAWINGS = {
-    ROOT / "docs/img/drain_states.svg": drain_states,
+    ROOT / "docs/img/barrier_states.svg": barrier_states,
     ROOT / "docs/img/node_states.svg": node_states,
     ROOT / "docs/img/job_states.svg": job_states,
     ROOT / "docs/img/worker_states.svg": worker_states,

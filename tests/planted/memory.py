@@ -77,7 +77,7 @@ MEMORY = (
     Bug(
         "a rank is handed over when its step is in memory",
         "I26",
-        "core/scheduler/drain.py",
+        "core/scheduler/barrier_ends.py",
         "advance",
         "state.checkpoints.durable_step",
         "state.checkpoints.committed_step",

@@ -15,7 +15,7 @@ from recovery.core.effects import Answer, Persist
 from recovery.core.handover_messages import DrainCancelled, HandedOver, JobSaved, NotHandedOver
 from recovery.core.policy.backoff import SHUTDOWN_GRACE_MS
 from recovery.core.records import EventKind, EventRecord
-from recovery.core.scheduler.drain_states import Drain
+from recovery.core.scheduler.barrier import Barrier
 from recovery.core.scheduler.effects import SchedulerEffect
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.effects import EndTraining, LeaveAsAsked, ResumeTraining, StopAt
@@ -231,7 +231,7 @@ class DrainPromises:
         key = plan.job, plan.run, plan.generation
         self._applied[key] = max(self._applied.get(key, 0), step)
 
-    def _applied_in(self, scheduler: SchedulerProcess, drain: Drain) -> int:
+    def _applied_in(self, scheduler: SchedulerProcess, drain: Barrier) -> int:
         """The newest step that a rank has applied in the generation of a drain."""
         job = scheduler.machine.state.job
         return self._applied.get((job.job, job.run, drain.generation), 0)
@@ -294,7 +294,7 @@ class DrainPromises:
 
     def after_all(self, scheduler: SchedulerProcess, effects: list[SchedulerEffect]) -> None:
         """Look at what a drain has come to."""
-        drain = scheduler.machine.state.drain
+        drain = scheduler.machine.state.barrier
         writes = [effect for effect in effects if isinstance(effect, Persist)]
         for write in writes:
             if any(isinstance(step, Answer) and isinstance(step.message, HandedOver) for step in write.then):
@@ -309,7 +309,7 @@ class DrainPromises:
             assert drain is not None, "one that was begun"
             self._ended(scheduler, drain, writes)
 
-    def _sent_away(self, scheduler: SchedulerProcess, drain: Drain, name: str) -> None:
+    def _sent_away(self, scheduler: SchedulerProcess, drain: Barrier, name: str) -> None:
         """Only who was asked, and when nobody goes on."""
         self.checked += 1
         was_asked = any(one.node_id == name for one in self._must_end)
@@ -342,7 +342,7 @@ class DrainPromises:
         if process.alive:
             process.stop_asked.signal()
 
-    def _ended(self, scheduler: SchedulerProcess, drain: Drain, writes: list[Persist]) -> None:
+    def _ended(self, scheduler: SchedulerProcess, drain: Barrier, writes: list[Persist]) -> None:
         self.checked += 1
         self.clock.say(f"drain {drain.number} ended: {drain.outcome}")
         state = scheduler.machine.state

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 import pytest
 
-from recovery.core.scheduler.drain_states import DrainState
+from recovery.core.scheduler.barrier import BarrierState
 from tests.simulation.calm import SETTLED_MS, calm_shape
 from tests.simulation.drains import IN_A_DRAIN, KINDS, drain_target, send_signal
 from tests.simulation.process import Process
@@ -113,7 +113,7 @@ def test_in_a_calm_job_every_departure_is_handed_over(ask: Ask, standbys: int) -
         world = drained(seed, ask, standbys=standbys)
         assert world.clock.seen["a drain was handed over"] == 1, f"seed {seed}: {list(world.clock.log)}"
         assert world.scheduler is not None
-        drain = world.scheduler.machine.state.drain
+        drain = world.scheduler.machine.state.barrier
         assert drain is not None
         assert world.scheduler.machine.state.generations[-1].step == drain.step
         assert all(one.name not in drain.departing for one in world.living), "who was asked to end lives"
@@ -126,9 +126,9 @@ def test_two_signals_and_one_standby_hand_over_at_most_one_rank() -> None:
         if world.rules.worker_count == 1:
             continue
         assert world.scheduler is not None
-        drain = world.scheduler.machine.state.drain
+        drain = world.scheduler.machine.state.barrier
         assert drain is not None
-        assert drain.state is DrainState.ENDED
+        assert drain.state is BarrierState.ENDED
         assert world.clock.seen["a drain was handed over"] == (len(drain.departing) == 1)
         assert world.clock.seen["a process exited STOPPED"] == 2 or world.shape.scripts
 

@@ -68,7 +68,7 @@ def test_in_a_calm_job_the_next_start_goes_on_where_all_were_stopped() -> None:
         world.clock.run(SETTLED_MS + 60_000, lambda begun=begun: bool(begun))  # type: ignore[misc]  # bound per turn
         assert world.clock.seen["a job was saved for its end"] == 1, f"seed {seed}: {list(world.clock.log)}"
         assert world.scheduler is not None
-        drain = world.scheduler.machine.state.drain
+        drain = world.scheduler.machine.state.barrier
         assert drain is not None
         if begun:
             assert begun[0] == drain.step, f"seed {seed}: {list(world.clock.log)}"

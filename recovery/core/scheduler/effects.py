@@ -44,12 +44,8 @@ class ShutdownTimer(msgspec.Struct, frozen=True, tag="shutdown"):
     """The job has ended, and the scheduler's process ends after it."""
 
 
-class DrainTimer(msgspec.Struct, frozen=True, tag="drain"):
-    """The planned departure that is under way has had its time."""
-
-
-class StandbysTimer(msgspec.Struct, frozen=True, tag="standbys"):
-    """By then a standby must be ready for each rank whose process was asked to end."""
+class BarrierTimer(msgspec.Struct, frozen=True, tag="barrier"):
+    """The barrier under way is to be looked at: it has had its time, or a standby must be ready for each rank that departs."""
 
 
 class RebuildTimer(msgspec.Struct, frozen=True, tag="rebuild"):
@@ -67,8 +63,7 @@ SchedulerTimer = Union[
     TopologyTimer,
     OfferTimer,
     ShutdownTimer,
-    DrainTimer,
-    StandbysTimer,
+    BarrierTimer,
     WaitingTimer,
     RebuildTimer,
 ]

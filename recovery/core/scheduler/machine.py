@@ -28,11 +28,11 @@ from recovery.core.records import (
     TrainingEndRecord,
 )
 from recovery.core.rules import Rules
-from recovery.core.scheduler import drain, invariants, job_end, planned_end, restore
+from recovery.core.scheduler import barrier_ends, invariants, job_end, restore, training_end
 from recovery.core.scheduler.checkpoints import reports
 from recovery.core.scheduler.effects import (
+    BarrierTimer,
     CloseConnection,
-    DrainTimer,
     GraceTimer,
     LeaseTimer,
     OfferTimer,
@@ -40,7 +40,6 @@ from recovery.core.scheduler.effects import (
     SchedulerEffect,
     SchedulerTimer,
     ShutdownTimer,
-    StandbysTimer,
     TopologyTimer,
     WaitingTimer,
     WindowsTimer,
@@ -162,7 +161,7 @@ class SchedulerMachine:
             case ConnectionLost():
                 return liveness.on_connection_lost(self.state, stimulus, now_ms)
             case DrainAsked():
-                return drain.on_drain_asked(self.state, stimulus, now_ms)
+                return barrier_ends.on_drain_asked(self.state, stimulus, now_ms)
             case TimerFired():
                 return self._on_timer(stimulus.timer, now_ms)
             case ProcessGone():
@@ -186,17 +185,14 @@ class SchedulerMachine:
                 return liveness.on_windows_due(state, now_ms)
             case TopologyTimer():
                 return quorum.on_deadline(state, now_ms)
-            case DrainTimer():
-                return planned_end.on_due(state, now_ms)
+            case BarrierTimer():
+                return barrier_ends.on_due(state, now_ms)
             case GraceTimer():
                 return liveness.on_grace_over(state, state.nodes[timer.node_id], now_ms)
             case WaitingTimer():
                 return registration.look_again(state, now_ms)
             case RebuildTimer():
                 lost_scheduler_store.on_asked(state, now_ms)
-                return []
-            case StandbysTimer():
-                # `drain.advance` looks behind every stimulus.
                 return []
             case OfferTimer():
                 return takeover.on_offer_due(state, timer.slot, now_ms)
@@ -217,7 +213,7 @@ class SchedulerMachine:
         if isinstance(message, m.Exited):
             return liveness.on_exited(state, received, message, now_ms)
         if isinstance(message, StopJob):
-            return planned_end.on_stop_job(state, connection, message, received.peer, now_ms)
+            return barrier_ends.on_stop_job(state, connection, message, received.peer, now_ms)
         assert node is not None, "the table lets only members say the rest"
         return self._from_speaker(node, connection, message, now_ms)
 
@@ -233,9 +229,9 @@ class SchedulerMachine:
             # Behind the write that the first answer waited for.
             return [Persist((), (Answer(connection, answer),))]
         if job_end.has_left(node):
-            if isinstance(message, m.Heartbeat) and state.drain is not None:
+            if isinstance(message, m.Heartbeat) and state.barrier is not None:
                 # It has not heard yet that it has left, and waits at a step no longer.
-                state.drain.note_stop(message.generation, message.step)
+                state.barrier.note_stop(message.generation, message.step)
             return []
         # A checkpoint that is there counts, whenever it is reported.
         if state.job_ended and not isinstance(message, (m.Heartbeat, m.CheckpointReport)):
@@ -274,11 +270,11 @@ class SchedulerMachine:
             case m.Leave():
                 return liveness.on_leave(state, node, message)
             case Depart():
-                return drain.on_depart(state, node, message, now_ms)
+                return barrier_ends.on_depart(state, node, message, now_ms)
             case StopTraining():
-                return planned_end.on_stop_training(state, node, message, now_ms)
+                return training_end.on_stop_training(state, node, message, now_ms)
             case Position():
-                return drain.on_position(state, node, message)
+                return barrier_ends.on_position(state, node, message)
             case CopyReport():
                 return reports.on_copy_report(state, node, message)
             case CopyFailed():

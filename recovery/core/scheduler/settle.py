@@ -12,9 +12,8 @@ from typing import NamedTuple, TypeVar
 
 from recovery.core import messages as m
 from recovery.core.records import JobState
-from recovery.core.scheduler import drain, planned_end
+from recovery.core.scheduler import barrier_ends, training_end
 from recovery.core.scheduler.checkpoints import copying
-from recovery.core.scheduler.drain_states import DrainState
 from recovery.core.scheduler.effects import SchedulerEffect
 from recovery.core.scheduler.generations import change, plan_messages
 from recovery.core.scheduler.job_states import WAITING
@@ -67,12 +66,12 @@ def _each(
     return Step(lambda state: bool(kind(state.facts)), follow_all)
 
 
-def _drains(state: SchedulerState) -> bool:
-    return state.drain is not None and state.drain.state is not DrainState.ENDED
+def _stops_all(state: SchedulerState) -> bool:
+    return state.barrier is not None and state.barrier.is_under_way
 
 
 def _ends_training(state: SchedulerState) -> bool:
-    return state.drain is not None and state.drain.is_open and state.drain.ends_training
+    return state.barrier is not None and state.barrier.is_open and state.barrier.ends_training
 
 
 def _may_offer(state: SchedulerState) -> bool:
@@ -105,10 +104,10 @@ ORDER: tuple[Step, ...] = (
     _each(lambda facts: facts.arrivals, plan_messages.catch_up),
     # What ranks hold counts for the next plan.
     _each(lambda facts: facts.reports, ready_reports.take_report),
-    # A planned departure goes on, or is given up.
-    Step(_drains, drain.advance),
-    # The end of training that a script has asked for likewise.
-    Step(_ends_training, planned_end.advance),
+    # A barrier is given up, or what all ranks stop for follows: a rank is handed over, or the job ends.
+    Step(_stops_all, barrier_ends.advance),
+    # So does the end of training that a script has asked for.
+    Step(_ends_training, training_end.advance),
     # Vacant slots are offered.
     Step(_may_offer, takeover.offer_vacant),
     # All ranks are done, or all are ready: the job ends, or its next generation begins.

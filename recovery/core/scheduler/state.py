@@ -26,8 +26,8 @@ from recovery.core.records import (
     TrainingEndRecord,
 )
 from recovery.core.rules import Rules
+from recovery.core.scheduler.barrier import Barrier
 from recovery.core.scheduler.copy_state import Copying
-from recovery.core.scheduler.drain_states import Drain
 from recovery.core.scheduler.job_states import ENDED, JobFact, next_state
 from recovery.core.scheduler.node import Node, Slots
 from recovery.core.scheduler.pending_facts import Facts
@@ -169,8 +169,8 @@ class SchedulerState:
         """When the newest wait for all ranks began; None: there was none under this process."""
         self.crash_loop: CrashLoop | None = None
         """The data plane broke before anybody knew whose fault it was, and how often in a row; None: the last failure's cause is known."""
-        self.drain: Drain | None = None
-        """The planned departure that is under way, or the last one; None: there was none."""
+        self.barrier: Barrier | None = None
+        """At which all ranks stop: the one under way, or the last one; None: there was none."""
         self.training_end: TrainingEndRecord | None = None
         """Where training of this run ends, as a script has asked; None: behind its last epoch."""
         self.archived_jobs: frozenset[str] = frozenset()

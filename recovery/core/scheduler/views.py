@@ -107,17 +107,17 @@ def lost_view(state: SchedulerState, now_ms: int) -> dict[str, Any]:
 
 
 def drain_view(state: SchedulerState) -> dict[str, Any]:
-    """The planned departure that is under way, or the last one of this scheduler's process; `number` 0: there was none."""
-    drain = state.drain
-    if drain is None:
+    """The barrier that is under way, or the last one of this scheduler's process; `number` 0: there was none."""
+    barrier = state.barrier
+    if barrier is None:
         return {"number": 0, "state": "", "nodes": [], "step": 0, "handed_over": False, "reason": ""}
     return {
-        "number": drain.number,
-        "state": drain.state.value,
-        "nodes": sorted(drain.departing),
-        "step": drain.step,
-        "handed_over": drain.handed_over,
-        "reason": drain.outcome,
+        "number": barrier.number,
+        "state": barrier.state.value,
+        "nodes": sorted(barrier.departing),
+        "step": barrier.step,
+        "handed_over": barrier.handed_over,
+        "reason": barrier.outcome,
     }
 
 

@@ -1,7 +1,7 @@
 """How a process leaves the job by its own decision, and a worker's part in a planned departure.
 
 The first is its last message, and the error it ends with. In a planned departure it asks for its rank to be taken over before it ends, and stops at a
-step when asked. Every rank takes part in that; the scheduler's part is core/scheduler/drain.py. Nothing of a planned departure outlives the generation.
+step when asked. Every rank takes part in that; the scheduler's part is core/scheduler/barrier_ends.py. Nothing of a planned departure outlives the generation.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from recovery.core.ids import Generation, NodeId, Rank
 from recovery.core.policy import ranks, rebuild, rollback
 from recovery.core.policy.next_plan import End, Facts, Plan, next_plan
 from recovery.core.records import CheckpointState, EventKind, GenerationRecord, JobState, Record, to_record
-from recovery.core.scheduler import job_end, planned_end
+from recovery.core.scheduler import barrier_ends, job_end, training_end
 from recovery.core.scheduler.checkpoints import copying
 from recovery.core.scheduler.copy_state import Fetching
 from recovery.core.scheduler.effects import SchedulerEffect, Send
@@ -38,7 +38,7 @@ def interrupt(state: SchedulerState, failure: Failure, now_ms: int) -> list[Sche
         return [*failure.then]
     if not state.rules.recovery_enabled:
         return [*job_end.end(state, m.JobOutcome.JOB_FAILED, failure.reason, now_ms), *failure.then]
-    stops = planned_end.why_job_stops(state, now_ms)
+    stops = barrier_ends.why_job_stops(state, now_ms)
     reason, cause, about = (
         (stops, Cause.OTHER, "") if stops else (failure.reason, failure.cause, failure.about)
     )
@@ -77,7 +77,7 @@ def _another_failure(state: SchedulerState, failure: Failure, now_ms: int) -> li
 def end_training(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     """The job has trained to the end: every rank has."""
     step = max(node.record.step for node in state.workers)
-    why = planned_end.why_training_has_ended(state, step)
+    why = training_end.why_training_has_ended(state, step)
     reason = f"all {state.rules.world_size} ranks are done at step {step}{why}"
     return job_end.end(state, m.JobOutcome.FINISHED, reason, now_ms)
 
@@ -153,7 +153,7 @@ def _begin(state: SchedulerState, plan: Plan, records: list[Record]) -> Schedule
     records += [
         *missing_files(state, step),
         *_fetch(state, plan.files),
-        *planned_end.end_training_no_earlier(state, step),
+        *training_end.end_training_no_earlier(state, step),
     ]
     reason = why_there(state, plan)
     generation = GenerationRecord(

@@ -8,7 +8,7 @@ from recovery.core.ids import Generation, Rank
 from recovery.core.policy import copies, ranks, rollback
 from recovery.core.policy.next_plan import Plan
 from recovery.core.records import EventKind, Record
-from recovery.core.scheduler import planned_end
+from recovery.core.scheduler import training_end
 from recovery.core.scheduler.effects import SchedulerEffect
 from recovery.core.scheduler.generations import live
 from recovery.core.scheduler.job_states import WAITING
@@ -28,7 +28,7 @@ def rollback_for(state: SchedulerState, node: Node) -> m.Rollback:
     loads_own = of_memory is None or (of_memory.is_checkpoint and of_memory.rank == rank)
     file = state.checkpoints.file_of(rank, generation.step) if loads_own else None
     fetching = state.copying.fetching.get(rank)
-    end = planned_end.agreed_training_end(state)
+    end = training_end.agreed_training_end(state)
     return m.Rollback(
         generation=generation.generation,
         run=generation.run,
@@ -74,7 +74,7 @@ def _local_ranks(state: SchedulerState) -> dict[Rank, tuple[int, int]]:
 def why_there(state: SchedulerState, plan: Plan) -> str:
     """Why the plan is where it is: also which newer committed steps it gives up, and whose files are the reason."""
     why = rollback.why_given_up(state.checkpoints.given_up(plan.step))
-    ends = planned_end.why_training_will_end(state)
+    ends = training_end.why_training_will_end(state)
     loop = state.crash_loop
     repeated = loop.sentence if loop is not None and loop.times > 1 else ""
     if plan.sources:
@@ -140,7 +140,7 @@ def catch_up(state: SchedulerState, arrival: Arrival, now_ms: int) -> list[Sched
     node.sent_generation = state.job.generation
     if state.rendezvous is not None:
         answers.append(Answer(connection, state.rendezvous))
-    end = planned_end.agreed_training_end(state)
+    end = training_end.agreed_training_end(state)
     if end is not None:
-        answers.append(Answer(connection, planned_end.training_ends(state, end)))
+        answers.append(Answer(connection, training_end.training_ends(state, end)))
     return [*effects, Persist((), tuple(answers))]

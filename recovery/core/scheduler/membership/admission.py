@@ -70,8 +70,8 @@ def admit_or_refuse(
         return [Persist((), (Answer(received.connection, ended),))]
     handed_over = _handed_over(node, register)
     if handed_over is not None:
-        if state.drain is not None:
-            state.drain.note_back(register.node_id)
+        if state.barrier is not None:
+            state.barrier.note_back(register.node_id)
         return [Persist((), (Answer(received.connection, handed_over),))]
     decision = decide(_applicant(state, node, register, offer, now_ms), state.rules)
     match decision:

@@ -48,8 +48,8 @@ def take_report(state: SchedulerState, report: Report, _now_ms: int) -> list[Sch
             return effects
     noted = lost_scheduler_store.note_past(state, node, ready)
     node.ready, node.done, node.asked = ready, False, 0
-    if state.drain is not None and node.record.rank is not None:
-        state.drain.note_stop(ready.generation, ready.step)
+    if state.barrier is not None and node.record.rank is not None:
+        state.barrier.note_stop(ready.generation, ready.step)
     left_out = f"{ready.left_out} older checkpoints are not named" if ready.left_out else ""
     event = state.node_event(EventKind.NODE_READY, node, step=ready.step, details=left_out)
     if first:

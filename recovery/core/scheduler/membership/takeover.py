@@ -18,8 +18,8 @@ from recovery.core.policy.ranks import first_id, is_in_slot, natural_key, slot_o
 from recovery.core.policy.takeover import Vacancy
 from recovery.core.records import EventKind, NodeState, Record
 from recovery.core.scheduler import job_end
+from recovery.core.scheduler.barrier import BarrierState
 from recovery.core.scheduler.checkpoints import copying
-from recovery.core.scheduler.drain_states import DrainState
 from recovery.core.scheduler.effects import OfferTimer, SchedulerEffect, SetTimer
 from recovery.core.scheduler.job_states import WAITING
 from recovery.core.scheduler.membership import quorum, slot_choice
@@ -105,9 +105,9 @@ def _comes_for(state: SchedulerState, standby: Node) -> str:
 
 def _hosts_being_left(state: SchedulerState) -> frozenset[str]:
     """From where ranks are being handed over. When that takes too long, a standby there may take one after all."""
-    drain = state.drain
-    is_under_way = drain is not None and drain.state is DrainState.HANDING_OVER
-    return frozenset(drain.left_hosts) if drain is not None and is_under_way else frozenset()
+    barrier = state.barrier
+    is_under_way = barrier is not None and barrier.state is BarrierState.HANDING_OVER
+    return frozenset(barrier.left_hosts) if barrier is not None and is_under_way else frozenset()
 
 
 def _candidate(
