@@ -171,7 +171,7 @@ TEMPLATE: tuple[Bug, ...] = (
         "I14",
         "launch/start_method.py",
         "ProcessStarter.look_after",
-        "template is not None and template.has_ended()",
+        "template is not None and template.process.has_ended",
         "template is None",
         (f"{_METHOD}::test_a_template_of_no_use_is_made_again_and_workers_are_spawned_meanwhile",),
     ),

@@ -38,6 +38,15 @@ def made_in(begun: dict[int, float]) -> list[tuple[int, float]]:
     return [(step, value + begun[max(at for at in begun if at <= step)]) for step, value in undisturbed()]
 
 
+def _is_logged(store: Path, step: int) -> bool:
+    """Has MLflow the loss of this step? Its rows are time, value, step; a thread of the tracker writes them."""
+    return any(
+        row.split()[-1:] == [str(step)]
+        for path in store.glob("*/*/metrics/loss")
+        for row in path.read_text().splitlines()
+    )
+
+
 def run_job(directory: Path, tracker: dict[str, Any], killed: str, **environment: str) -> None:
     """To its end, with ranks killed on the way where all have made the step before the held one."""
     shutil.copy(tracked_job.__file__, directory / "tracked_job.py")
@@ -45,6 +54,8 @@ def run_job(directory: Path, tracker: dict[str, Any], killed: str, **environment
     with LaunchedCluster(directory, environment=given) as cluster:
         cluster.start(script="tracked_job.py")
         cluster.wait_step(HELD - 1)
+        if tracker["kind"] == "mlflow":
+            cluster.wait(lambda: _is_logged(directory / "mlruns", HELD - 1), "the last step in MLflow")
         for node_id in killed:
             os.kill(cluster.pid_of(node_id), signal.SIGKILL)
         cluster.go_on()
