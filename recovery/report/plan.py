@@ -96,12 +96,12 @@ def plan(stored: Stored, *, allow_restart_from_zero: bool = False) -> Plan:
             return _plan(stored, action, reason, stepped_back=stepped_back)
         at = decided.at
         assert isinstance(at, HeldCheckpoint), "nobody has said what is in its memory"
-        loads = {source.rank: at for source in decided.sources} or dict(enumerate(decided.files))
+        given = [(source.rank, at) for source in decided.sources]
         files = [
             _checked(stored, rank, names.get(rank, ""), held, unseen=rank in unseen)
             if coordinator.file_of(rank, at.step) is not None
             else _copy(rank, names.get(rank, ""), held, coordinator.copies.holders(rank, at.step))
-            for rank, held in ((Rank(rank), held) for rank, held in loads.items())
+            for rank, held in given or [(Rank(rank), held) for rank, held in enumerate(decided.files)]
         ]
         bad = [
             file for file in files if not file.verified and not file.copy_of and Rank(file.rank) not in unseen

@@ -9,75 +9,11 @@ from hypothesis import strategies as st
 from recovery.core.ids import Generation, NodeId, Rank, RunId
 from recovery.core.messages import HeldCheckpoint
 from recovery.core.policy import backoff, ranks, rollback
-from recovery.core.policy.registration import (
-    ROWS,
-    Admit,
-    Applicant,
-    Held,
-    Refuse,
-    Resume,
-    Situation,
-    Slots,
-    Token,
-    Window,
-    decide,
-)
 from recovery.core.records import GenerationRecord
 from recovery.core.rules import Rules
 from tests.core.desk import checkpoint
 
 RULES = Rules(worker_count=4)
-
-
-def test_every_situation_has_exactly_one_row() -> None:
-    for held, token, window, slots in itertools.product(Held, Token, Window, Slots):
-        situation = Situation(held, token, window, slots)
-        assert sum(row.matches(situation) for row in ROWS) == 1, situation
-
-
-@pytest.mark.parametrize(
-    ("held", "token", "window", "slots", "expected"),
-    [
-        (Held.UNKNOWN, Token.FOREIGN, Window.OVER, Slots.FREE, "UNKNOWN_TOKEN"),
-        (Held.UNKNOWN, Token.NONE, Window.OVER, Slots.FREE, Admit()),
-        (Held.UNKNOWN, Token.NONE, Window.OVER, Slots.STANDBY, Admit(standby=True)),
-        (Held.UNKNOWN, Token.NONE, Window.OVER, Slots.NONE, "WORLD_FULL"),
-        (Held.LIVE, Token.SAME, Window.OVER, Slots.FREE, Resume()),
-        (Held.LIVE, Token.NONE, Window.OVER, Slots.FREE, "NODE_ALIVE"),
-        (Held.SUSPECT, Token.SAME, Window.OVER, Slots.FREE, Resume()),
-        (Held.SUSPECT, Token.FOREIGN, Window.OVER, Slots.FREE, "NODE_ALIVE"),
-        (Held.LOST, Token.SAME, Window.OPEN, Slots.FREE, Resume()),
-        (Held.LOST, Token.NONE, Window.OPEN, Slots.FREE, "REJOIN_WINDOW"),
-        (Held.LOST, Token.SAME, Window.OVER, Slots.FREE, Resume()),
-        (Held.LOST, Token.NONE, Window.OVER, Slots.FREE, Admit()),
-        (Held.LEFT, Token.SAME, Window.OVER, Slots.FREE, "FENCED"),
-        (Held.LEFT, Token.NONE, Window.OPEN, Slots.FREE, Admit()),
-        (Held.REPLACED, Token.SAME, Window.OVER, Slots.NONE, "FENCED"),
-        (Held.REPLACED, Token.NONE, Window.OPEN, Slots.FREE, "REJOIN_WINDOW"),
-        (Held.REPLACED, Token.NONE, Window.OVER, Slots.NONE, "WORLD_FULL"),
-        *(
-            (held, Token.EARLIER, Window.OVER, Slots.FREE, "FENCED")
-            for held in Held
-            if held is not Held.UNKNOWN
-        ),
-    ],
-)
-def test_the_policy_of_the_design_row_by_row(
-    held: Held, token: Token, window: Window, slots: Slots, expected: object
-) -> None:
-    applicant = Applicant(
-        node_id="worker_3",
-        situation=Situation(held, token, window, slots),
-        silent_ms=12_400,
-        suspect_left_ms=500,
-        window_left_ms=17_600,
-    )
-    decision = decide(applicant, RULES)
-    assert (decision.code if isinstance(decision, Refuse) else decision) == expected
-    if expected == "REJOIN_WINDOW":
-        assert isinstance(decision, Refuse)
-        assert decision.retry_after_ms == 17_600
-        assert "12.4 s ago and may return in 17.6 s (MS_REJOIN_WINDOW=30)" in decision.reason
 
 
 # --- ranks --------------------------------------------------------------------------------------------------------------

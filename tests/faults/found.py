@@ -29,7 +29,7 @@ FOUND = (
     Found(
         "All committed checkpoints gone: training began again at step 0 instead of saying so",
         "a planted bug that survived",
-        "`tests/core/test_policy_tables.py`; 64aaad8",
+        "`tests/core/test_next_plan.py`; 64aaad8",
     ),
     Found(
         "A directory made above the recovery path was not durable: a power cut could take the whole store",

@@ -17,10 +17,10 @@ from recovery.core.copy_messages import FetchFault
 from recovery.core.held import HeldCopy, LiveState, Source
 from recovery.core.ids import Generation, Incarnation, NodeId, RequestId
 from recovery.core.message_fields import NODE_ID_PATTERN
-from recovery.core.policy.registration import Verdict
+from recovery.core.policy.registration_table import Verdict
 from recovery.core.rules import Rules
 from recovery.core.scheduler.job_end import SHUTDOWN_MS
-from recovery.core.scheduler.membership.admission import ASK_AGAIN_MS
+from recovery.core.scheduler.membership.registration import ASK_AGAIN_MS
 from recovery.errors import ROWS
 from recovery.transport import connection, connection_limiter, job_token, outbox
 from recovery.transport.codec import encode

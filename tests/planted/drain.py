@@ -65,9 +65,9 @@ DRAIN = (
     Bug(
         "a process whose rank was handed over is fenced when it did not hear so",
         "I26",
-        "core/scheduler/membership/admission.py",
-        "_handed_over",
-        "HandedOver(reason=node.record.reason[:1024]) if is_handed_over else None",
+        "core/policy/registration.py",
+        "_missed_its_end",
+        "RankGone(known.reason[:1024]) if is_handed_over else None",
         "None",
         (
             f"{_DRAIN_ORDER}::test_process_that_was_cut_off_before_it_heard_that_its_rank_is_handed_over_is_told_again",
@@ -76,7 +76,7 @@ DRAIN = (
     Bug(
         "the next process of an id closes the connection on which the one before is told to go",
         "I26",
-        "core/scheduler/membership/admission.py",
+        "core/scheduler/membership/registration.py",
         "_close_older_connection",
         "node.record.state is NodeState.LEFT",
         "node.record.state is NodeState.LOST",

@@ -90,8 +90,8 @@ DRAIN_ORDERS = (
     Bug(
         "a hand-over is called one without loss before the departed rank has heard of it",
         "I26",
-        "core/scheduler/membership/admission.py",
-        "admit_or_refuse",
+        "core/scheduler/membership/registration.py",
+        "on_register",
         "state.barrier.note_back(register.node_id)",
         "pass",
         (f"{_TIMES}::test_a_departed_rank_that_connects_again_before_it_has_heard_so_may_have_trained_on",),

@@ -11,10 +11,10 @@ LAST_WORDS = (
     Bug(
         "a register begins a run under a scheduler that ends",
         "I14",
-        "core/scheduler/membership/registration.py",
-        "on_register",
-        "state.job_ended and job_fault_of(state, register) is None",
-        "state.job.state is JobState.FAILED and job_fault_of(state, register) is None",
+        "core/policy/registration.py",
+        "_comes_too_late",
+        "facts.job.state not in (JobState.FINISHED, JobState.FAILED)",
+        "facts.job.state is not JobState.FAILED",
         (f"{_END}::test_who_registers_while_a_finished_scheduler_ends_is_sent_the_end_and_begins_no_run",),
     ),
     Bug(
@@ -40,8 +40,8 @@ LAST_WORDS = (
         "I19",
         "core/policy/registration.py",
         "_node_alive",
-        "applicant.situation.held is Held.LIVE",
-        "applicant.situation.held in (Held.LIVE, Held.SUSPECT)",
+        "facts.situation.held is Held.LIVE",
+        "facts.situation.held in (Held.LIVE, Held.SUSPECT)",
         (
             f"{_WORDS}::test_after_a_full_relaunch_the_refusal_says_that_nobody_is_connected_and_until_when_that_is_believed",
         ),

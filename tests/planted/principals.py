@@ -46,7 +46,7 @@ PRINCIPALS = (
     Bug(
         "who knows the id of an admission takes its session",
         "I4",
-        "core/scheduler/membership/admission.py",
+        "core/scheduler/membership/registration.py",
         "_token_of",
         "proven and register.request_id == record.admission_request",
         "register.request_id == record.admission_request",

@@ -1,170 +1,20 @@
-"""May this id register now?
+"""May this process register now? `judge` decides, by the facts that the scheduler has gathered.
 
-The answer is a row of the table below. The first column is what the scheduler holds of the id, the others what is brought
-and what the moment is. docs/design/registration.md explains each row; tests/core/test_policy_tables.py walks every combination
-and finds exactly one row each.
+A few rules come first, in order: they are about the process and the job. Then a table says what becomes of the id (registration_table.py).
 """
 
 from __future__ import annotations
 
-from enum import Enum
+from collections.abc import Callable
 from typing import Union
 
 import msgspec
 
+from recovery.core.causes import Cause
+from recovery.core.messages import PROTOCOL_VERSION, Register
+from recovery.core.policy.registration_table import BY_SITUATION, Held, Situation, Slots, Token, Verdict
+from recovery.core.records import JobRecord, JobState, NodeRecord, NodeState
 from recovery.core.rules import Rules
-
-
-class Held(str, Enum):
-    """What the scheduler holds of the id."""
-
-    UNKNOWN = "unknown"
-    LIVE = "live"
-    SUSPECT = "suspect"
-    LOST = "lost"
-    LEFT = "left"
-    REPLACED = "replaced"
-    """Lost, and its slot was given to another id. A lost standby, which held none, is LOST."""
-
-
-class Token(str, Enum):
-    """The resume token that is brought."""
-
-    NONE = "none"
-    SAME = "same"
-    """That of the current incarnation."""
-    EARLIER = "earlier"
-    """That of an incarnation before the current one."""
-    FOREIGN = "foreign"
-    """One that this store never gave."""
-
-
-class Window(str, Enum):
-    """The rejoin window of the id."""
-
-    OPEN = "open"
-    OVER = "over"
-
-
-class Slots(str, Enum):
-    """Is there a slot for this id? Its own slot counts as free for it."""
-
-    FREE = "free"
-    STANDBY = "standby"
-    """No free one, or it asks for none, but one more may wait as a standby (MS_STANDBY_NUM, MS_REPLACES)."""
-    HELD = "held"
-    """It was started for the rank of an id that has not been lost yet (MS_REPLACES)."""
-    NONE = "none"
-
-
-class Verdict(str, Enum):
-    """What a row says."""
-
-    ADMIT = "admit"
-    ADMIT_STANDBY = "admit_standby"
-    """It is let in without a rank, and is offered one when a rank is lost."""
-    RESUME = "resume"
-    UNKNOWN_TOKEN = "unknown_token"  # noqa: S105 - a verdict, not a secret
-    NODE_ALIVE = "node_alive"
-    REJOIN_WINDOW = "rejoin_window"
-    FENCED = "fenced"
-    WORLD_FULL = "world_full"
-    SLOT_HELD = "place_held"
-    """It asks again: the id whose rank it was started for may still be there."""
-
-
-class Situation(msgspec.Struct, frozen=True):
-    """One point of the table."""
-
-    held: Held
-    token: Token
-    window: Window
-    slots: Slots
-
-
-class Row(msgspec.Struct, frozen=True):
-    """One row; each column is the set of values that it covers."""
-
-    held: frozenset[Held]
-    token: frozenset[Token]
-    window: frozenset[Window]
-    slots: frozenset[Slots]
-    verdict: Verdict
-
-    def matches(self, situation: Situation) -> bool:
-        """Is the situation one of this row's?"""
-        return (
-            situation.held in self.held
-            and situation.token in self.token
-            and situation.window in self.window
-            and situation.slots in self.slots
-        )
-
-
-def _row(
-    held: tuple[Held, ...],
-    token: tuple[Token, ...],
-    window: tuple[Window, ...],
-    slots: tuple[Slots, ...],
-    verdict: Verdict,
-) -> Row:
-    return Row(frozenset(held), frozenset(token), frozenset(window), frozenset(slots), verdict)
-
-
-# Nothing that proves to be the holder.
-_NEW = (Token.NONE, Token.FOREIGN)
-_KNOWN = (Held.LIVE, Held.SUSPECT, Held.LOST, Held.LEFT, Held.REPLACED)
-_GONE = (Held.LOST, Held.REPLACED)
-_ANY_WINDOW = tuple(Window)
-_ANY_SLOTS = tuple(Slots)
-_OVER = (Window.OVER,)
-
-# fmt: off
-ROWS: tuple[Row, ...] = (
-    #    held                        token                                          window           slots             answer
-    # An id that this store does not know. A token for it comes from another store: the node registers again, without it.
-    _row((Held.UNKNOWN,),            (Token.SAME, Token.EARLIER, Token.FOREIGN),    _ANY_WINDOW,     _ANY_SLOTS,       Verdict.UNKNOWN_TOKEN),
-    _row((Held.UNKNOWN,),            (Token.NONE,),                                 _ANY_WINDOW,     (Slots.FREE,),    Verdict.ADMIT),
-    _row((Held.UNKNOWN,),            (Token.NONE,),                                 _ANY_WINDOW,     (Slots.STANDBY,), Verdict.ADMIT_STANDBY),
-    _row((Held.UNKNOWN,),            (Token.NONE,),                                 _ANY_WINDOW,     (Slots.HELD,),    Verdict.SLOT_HELD),
-    _row((Held.UNKNOWN,),            (Token.NONE,),                                 _ANY_WINDOW,     (Slots.NONE,),    Verdict.WORLD_FULL),
-    # A newer incarnation was admitted: the bringer is a leftover, whatever the state of the newer one.
-    _row(_KNOWN,                     (Token.EARLIER,),                              _ANY_WINDOW,     _ANY_SLOTS,       Verdict.FENCED),
-    # The holder itself comes back: network jitter, a scheduler restart, an exec of itself.
-    _row((Held.LIVE, Held.SUSPECT),  (Token.SAME,),                                 _ANY_WINDOW,     _ANY_SLOTS,       Verdict.RESUME),
-    _row((Held.LOST,),               (Token.SAME,),                                 _ANY_WINDOW,     (Slots.FREE,),    Verdict.RESUME),
-    # A standby that was lost comes back as one. Nothing of it can be stale: it never held a rank.
-    _row((Held.LOST,),               (Token.SAME,),                                 _ANY_WINDOW,     (Slots.STANDBY,), Verdict.RESUME),
-    _row((Held.LOST,),               (Token.SAME,),                                 _ANY_WINDOW,     (Slots.HELD,),    Verdict.SLOT_HELD),
-    _row((Held.LOST,),               (Token.SAME,),                                 _ANY_WINDOW,     (Slots.NONE,),    Verdict.FENCED),
-    _row((Held.LEFT, Held.REPLACED), (Token.SAME,),                                 _ANY_WINDOW,     _ANY_SLOTS,       Verdict.FENCED),
-    # Somebody else uses the id of a living node. The holder is untouched and its lease is not refreshed.
-    _row((Held.LIVE, Held.SUSPECT),  _NEW,                                          _ANY_WINDOW,     _ANY_SLOTS,       Verdict.NODE_ALIVE),
-    # A lost id is refused until its window ends, against network jitter and malicious registration (MindSpore's rule).
-    _row(_GONE,                      _NEW,                                          (Window.OPEN,),  _ANY_SLOTS,       Verdict.REJOIN_WINDOW),
-    _row(_GONE,                      _NEW,                                          _OVER,           (Slots.FREE,),    Verdict.ADMIT),
-    _row(_GONE,                      _NEW,                                          _OVER,           (Slots.STANDBY,), Verdict.ADMIT_STANDBY),
-    _row(_GONE,                      _NEW,                                          _OVER,           (Slots.HELD,),    Verdict.SLOT_HELD),
-    _row(_GONE,                      _NEW,                                          _OVER,           (Slots.NONE,),    Verdict.WORLD_FULL),
-    # A node that left on purpose may return at once.
-    _row((Held.LEFT,),               _NEW,                                          _ANY_WINDOW,     (Slots.FREE,),    Verdict.ADMIT),
-    _row((Held.LEFT,),               _NEW,                                          _ANY_WINDOW,     (Slots.STANDBY,), Verdict.ADMIT_STANDBY),
-    _row((Held.LEFT,),               _NEW,                                          _ANY_WINDOW,     (Slots.HELD,),    Verdict.SLOT_HELD),
-    _row((Held.LEFT,),               _NEW,                                          _ANY_WINDOW,     (Slots.NONE,),    Verdict.WORLD_FULL),
-)
-# fmt: on
-
-_BY_SITUATION: dict[Situation, Verdict] = {
-    situation: row.verdict
-    for row in ROWS
-    for situation in (
-        Situation(held, token, window, slots)
-        for held in sorted(row.held)
-        for token in sorted(row.token)
-        for window in sorted(row.window)
-        for slots in sorted(row.slots)
-    )
-}
 
 
 class Admit(msgspec.Struct, frozen=True):
@@ -187,7 +37,28 @@ class Refuse(msgspec.Struct, frozen=True):
     holder_connected: bool = False
 
 
-Decision = Union[Admit, Resume, Refuse]
+class JobOver(msgspec.Struct, frozen=True):
+    """It is sent how the job has ended, or its run, and begins none: only a scheduler that starts does, and this one ends in a moment."""
+
+    event: str = ""
+    """What the event of its refusal says; empty: it was in, so there is none."""
+    is_run: bool = False
+    """Its run has finished, and the job goes on."""
+
+
+class RankGone(msgspec.Struct, frozen=True):
+    """It is sent that its rank was handed over."""
+
+    reason: str
+
+
+class StoreLost(msgspec.Struct, frozen=True):
+    """It trains a job that this scheduler does not know: its store was lost, and the scheduler ends before it plans anything."""
+
+    found: str
+
+
+Decision = Union[Admit, Resume, Refuse, JobOver, RankGone, StoreLost]
 
 
 class Replaced(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,37 +73,147 @@ class Replaced(msgspec.Struct, frozen=True, kw_only=True):
     """It was not started for that one's rank: all slots are taken, and that one has any of them."""
 
 
-class Applicant(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts around one registration, gathered by the scheduler's machine."""
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known around one registration."""
 
-    node_id: str
+    register: Register
+    rules: Rules
+    job: JobRecord
     situation: Situation
-    silent_ms: int
+    archived_jobs: frozenset[str] = frozenset()
+    """Jobs whose state a person has archived in this path: a worker that knows one of them may start over."""
+    knows_nothing: bool = False
+    """The job has never had a plan: it may have taken another job's place."""
+    known: NodeRecord | None = None
+    """The node that has this id; None: nobody had it."""
+    misfit: str | None = None
+    """Why an id like the slot's cannot be ranked beside the others; None: it can."""
+    silent_ms: int = 0
     """How long the id has been silent."""
-    suspect_left_ms: int
+    suspect_left_ms: int = 0
     """What is left of the grace or lease after which a living holder would count as lost."""
-    window_left_ms: int
+    window_left_ms: int = 0
     """What is left of the rejoin window."""
-    standby: bool = False
-    """It asks to wait as a standby (MS_STANDBY)."""
     replaced: Replaced | None = None
     """The holder of the rank that it was started for; or of one of the slots, where all are taken."""
 
 
-def decide(applicant: Applicant, rules: Rules) -> Decision:
-    """Decide on one registration.
-
-    Args:
-        applicant: the process that asks, in which situation.
-        rules: for the texts (durations) of a refusal.
-
-    Returns:
-        Admit (a new incarnation), Resume (the same one), or Refuse with its code, sentence and the exact time to ask again.
+def judge(facts: Facts) -> Decision:
+    """Decide on one registration: the first rule that applies, else the row of the table.
 
     Source: design of the re-registration policy, docs/design/registration.md; the 30 s rule is MindSpore's.
     """
-    node = applicant.node_id
-    verdict = _BY_SITUATION[applicant.situation]
+    ruled = (decided for rule in RULES if (decided := rule(facts)) is not None)
+    return next(ruled, None) or _by_table(facts)
+
+
+# --- what comes before the table ----------------------------------------------------------------------------------------
+
+
+def _set_up_otherwise(facts: Facts) -> Refuse | None:
+    """No member of this job, whatever its id and whatever the run."""
+    register, rules = facts.register, facts.rules
+    if register.protocol != PROTOCOL_VERSION:
+        return Refuse(
+            "PROTOCOL_VERSION",
+            f"this process speaks protocol {register.protocol}, the scheduler {PROTOCOL_VERSION}. "
+            "Install the same release everywhere.",
+        )
+    for field, its, ours in (
+        ("MS_WORKER_NUM", register.worker_count, rules.worker_count),
+        ("MS_SERVER_NUM", register.server_count, rules.server_count),
+        ("MS_ENABLE_RECOVERY", int(register.recovery_enabled), int(rules.recovery_enabled)),
+    ):
+        if its != ours:
+            return Refuse(
+                "JOB_MISMATCH",
+                f'{field}={its} in node "{register.node_id}", but {ours} in the scheduler: it must be the same in every process.',
+            )
+    return None
+
+
+def _trains_another_job(facts: Facts) -> Refuse | StoreLost | None:
+    """A scheduler that knows nothing has lost its store, unless it is to be rebuilt (MS_REBUILD_STORE): then it lets everybody in."""
+    register, rules = facts.register, facts.rules
+    may_be_lost = facts.knows_nothing and rules.recovery_enabled
+    if register.job in (facts.job.job, *facts.archived_jobs):
+        return None
+    # An earlier release names no job, and a generation all the same: a scheduler that never planned gave it none.
+    if not register.job and not (register.generation > 0 and may_be_lost and not facts.archived_jobs):
+        return None
+    if not may_be_lost:
+        return Refuse(
+            "JOB_MISMATCH",
+            f'node "{register.node_id}" trains job {register.job}, this scheduler is of job {facts.job.job}. '
+            "End that process, or give it the address of its own scheduler.",
+        )
+    if rules.rebuild_store:
+        return None
+    job = register.job or "of another scheduler"
+    return StoreLost(f"node {register.node_id} trains job {job}, generation {register.generation}")
+
+
+def _comes_too_late(facts: Facts) -> JobOver | None:
+    """A run begun now would wait for those that were sent the end."""
+    if facts.job.state not in (JobState.FINISHED, JobState.FAILED):
+        return None
+    was_in = bool(facts.register.generation) or facts.register.token is not None
+    if was_in or facts.situation.held not in (Held.UNKNOWN, Held.LEFT):
+        return JobOver()
+    return JobOver(
+        f"JOB_ENDED: it came when the job had ended ({facts.job.reason}); the next scheduler takes it in"
+    )
+
+
+def _has_another_role(facts: Facts) -> Refuse | None:
+    register, known = facts.register, facts.known
+    if known is None or known.role is register.role:
+        return None
+    return Refuse(
+        "NODE_ID_INVALID",
+        f'MS_NODE_ID="{register.node_id}" is the id of a {known.role.value}, this is a {register.role.value}. '
+        "Give each process its own id.",
+    )
+
+
+def _cannot_be_ranked(facts: Facts) -> Refuse | None:
+    """A rank that is given is given, and a standby needs none."""
+    register, slots = facts.register, facts.situation.slots
+    has_rank = facts.known is not None and facts.known.rank is not None
+    asks_for_no_slot = bool(register.standby or register.replaces) and slots is Slots.NONE
+    if has_rank or asks_for_no_slot or slots in (Slots.STANDBY, Slots.HELD) or not facts.misfit:
+        return None
+    return Refuse("NODE_ID_INVALID", f"{facts.misfit}. Give each process its own id.")
+
+
+def _missed_its_end(facts: Facts) -> JobOver | RankGone | None:
+    """Its connection closed before it heard that its run has finished, or that its rank was handed over."""
+    known = facts.known
+    if known is None or facts.situation.token is not Token.SAME:
+        return None
+    if known.cause is Cause.RUN_FINISHED:
+        return JobOver(is_run=True)
+    is_handed_over = known.state is NodeState.LEFT and known.cause is Cause.RANK_HANDED_OVER
+    return RankGone(known.reason[:1024]) if is_handed_over else None
+
+
+RULES: tuple[Callable[[Facts], Union[Decision, None]], ...] = (
+    _set_up_otherwise,
+    _trains_another_job,
+    _comes_too_late,
+    _has_another_role,
+    _cannot_be_ranked,
+    _missed_its_end,
+)
+"""In order of precedence."""
+
+
+# --- what the table says ------------------------------------------------------------------------------------------------
+
+
+def _by_table(facts: Facts) -> Decision:
+    rules, node = facts.rules, facts.register.node_id
+    verdict = BY_SITUATION[facts.situation]
     if verdict is Verdict.ADMIT:
         return Admit()
     if verdict is Verdict.ADMIT_STANDBY:
@@ -240,45 +221,45 @@ def decide(applicant: Applicant, rules: Rules) -> Decision:
     if verdict is Verdict.RESUME:
         return Resume()
     if verdict is Verdict.NODE_ALIVE:
-        return _node_alive(applicant, rules)
+        return _node_alive(facts)
     if verdict is Verdict.REJOIN_WINDOW:
         return Refuse(
             "REJOIN_WINDOW",
-            f'node "{node}" was last heard {applicant.silent_ms / 1000:.1f} s ago and may return in '
-            f"{applicant.window_left_ms / 1000:.1f} s (MS_REJOIN_WINDOW={rules.rejoin_window_ms / 1000:g}).",
-            applicant.window_left_ms,
+            f'node "{node}" was last heard {facts.silent_ms / 1000:.1f} s ago and may return in '
+            f"{facts.window_left_ms / 1000:.1f} s (MS_REJOIN_WINDOW={rules.rejoin_window_ms / 1000:g}).",
+            facts.window_left_ms,
         )
     if verdict is Verdict.SLOT_HELD:
-        return _slot_held(applicant)
-    if verdict is Verdict.WORLD_FULL and applicant.standby:
+        return _slot_held(facts)
+    if verdict is Verdict.WORLD_FULL and facts.register.standby:
         return _no_standby(node, rules)
     return _REFUSALS[verdict](node, rules)
 
 
-def _node_alive(applicant: Applicant, rules: Rules) -> Refuse:
+def _node_alive(facts: Facts) -> Refuse:
     """Its holder is connected, or nobody is and the holder may still come back: two things for the reader to do."""
-    node, heard = applicant.node_id, f"heard {applicant.silent_ms / 1000:.1f} s ago"
-    if applicant.situation.held is Held.LIVE:
+    rules, node, heard = facts.rules, facts.register.node_id, f"heard {facts.silent_ms / 1000:.1f} s ago"
+    if facts.situation.held is Held.LIVE:
         return Refuse(
             "NODE_ALIVE",
             f'node "{node}" is held by a process that is connected and was {heard}. '
             "Give each process its own MS_NODE_ID, or end that process.",
-            applicant.suspect_left_ms,
+            facts.suspect_left_ms,
             holder_connected=True,
         )
     return Refuse(
         "NODE_ALIVE",
         f'the process that holds node "{node}" is not connected; it is believed alive, and may come back, for another '
-        f"{applicant.suspect_left_ms / 1000:.1f} s (MS_RECONNECT_GRACE={rules.reconnect_grace_ms / 1000:g}; "
+        f"{facts.suspect_left_ms / 1000:.1f} s (MS_RECONNECT_GRACE={rules.reconnect_grace_ms / 1000:g}; "
         f"MS_NODE_TIMEOUT={rules.lease_ms / 1000:g} after a restart of the scheduler). "
         "A process that takes its place keeps this MS_NODE_ID.",
-        applicant.suspect_left_ms,
+        facts.suspect_left_ms,
     )
 
 
-def _slot_held(applicant: Applicant) -> Refuse:
+def _slot_held(facts: Facts) -> Refuse:
     """The holder of the rank that it was started for may still be alive."""
-    replaced = applicant.replaced
+    replaced = facts.replaced
     assert replaced is not None, "a slot is held by somebody"
     how = "connected" if replaced.is_connected else "not connected, and may come back"
     why = f'comes for the rank of "{replaced.node_id}"'
@@ -286,7 +267,7 @@ def _slot_held(applicant: Applicant) -> Refuse:
         why = f'finds all places taken, one of them by "{replaced.node_id}"'
     return Refuse(
         "NODE_ALIVE",
-        f'node "{applicant.node_id}" {why}, whose process is {how}: heard {replaced.silent_ms / 1000:.1f} s ago.',
+        f'node "{facts.register.node_id}" {why}, whose process is {how}: heard {replaced.silent_ms / 1000:.1f} s ago.',
         replaced.ask_again_ms,
         holder_connected=replaced.is_connected,
     )

@@ -15,7 +15,7 @@ from recovery.core.causes import Cause
 from recovery.core.ids import ConnectionId, NodeId, RequestId
 from recovery.core.messages import FromScheduler, Heartbeat, ProcessIdentity, Ready, Role, Skipped
 from recovery.core.policy.ranks import SlotNames
-from recovery.core.policy.registration import Held, Window
+from recovery.core.policy.registration_table import Held, Window
 from recovery.core.programs import Program
 from recovery.core.records import NodeRecord, NodeState, SlotRecord
 

@@ -18,48 +18,15 @@ from recovery.core.effects import Exit, Log
 from recovery.core.ids import Generation, Incarnation, NodeId
 from recovery.core.policy import rebuild
 from recovery.core.policy.ranks import natural_key, slot_of
-from recovery.core.policy.registration import Refuse
 from recovery.core.records import EventKind, NodeState, Record, RunRecord
 from recovery.core.scheduler.effects import RebuildTimer, SchedulerEffect, SetTimer
 from recovery.core.scheduler.membership import death_proof
-from recovery.core.scheduler.membership.admission import job_fault_of, refuse
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
-from recovery.core.scheduler.stimuli import MessageReceived
 
 STORE_LOST = "STORE_LOST"
 REBUILDING = "the scheduler's store was lost and is rebuilt from what the workers tell"
 """The reason of a job that waits for that, for people."""
-
-
-def of_another_job(
-    state: SchedulerState, received: MessageReceived, register: m.Register, now_ms: int
-) -> Union[list[SchedulerEffect], None]:
-    """What follows when a process has trained a job which this scheduler does not know; None: it is let in like any."""
-    if register.job in (state.job.job, *state.archived_jobs):
-        return None
-    if not register.job and not _was_planned_by_another(state, register):
-        return None
-    fault = job_fault_of(state, register)
-    if fault is not None:
-        return refuse(state, received, register, fault, now_ms)
-    if not state.knows_nothing or not state.rules.recovery_enabled:
-        reason = (
-            f'node "{register.node_id}" trains job {register.job}, this scheduler is of job {state.job.job}. '
-            "End that process, or give it the address of its own scheduler."
-        )
-        return refuse(state, received, register, Refuse("JOB_MISMATCH", reason), now_ms)
-    if state.rules.rebuild_store:
-        return None
-    job = register.job or "of another scheduler"
-    what = f"node {register.node_id} trains job {job}, generation {register.generation}"
-    return [_end(state, what)]
-
-
-def _was_planned_by_another(state: SchedulerState, register: m.Register) -> bool:
-    """An earlier release names no job, and a generation all the same: a scheduler that never planned gave it none."""
-    knows_plan = register.generation > 0 and state.rules.recovery_enabled and state.knows_nothing
-    return knows_plan and not state.archived_jobs
 
 
 def check_past(state: SchedulerState, node: Node, ready: m.Ready) -> list[SchedulerEffect]:
@@ -74,11 +41,11 @@ def check_past(state: SchedulerState, node: Node, ready: m.Ready) -> list[Schedu
     if not state.knows_nothing:
         return [Log("other_job_passed_over", f"{what}; it counts nowhere in this job", warning=True)]
     if not state.rules.rebuild_store:
-        return [_end(state, what)]
+        return [end_scheduler(state, what)]
     return []
 
 
-def _end(state: SchedulerState, reason: str) -> Exit:
+def end_scheduler(state: SchedulerState, reason: str) -> Exit:
     """The scheduler's own end: nothing was planned, so nothing is lost by it, and workers train on."""
     state.store_rebuild.ends_scheduler = True
     return Exit(STORE_LOST, reason)
@@ -199,13 +166,13 @@ def take_up(state: SchedulerState) -> Union[list[Record], Exit]:
         return []
     built = _built(state)
     if isinstance(built, rebuild.Unclear):
-        return _end(state, built.reason)
+        return end_scheduler(state, built.reason)
     if built is None and state.job.cause is Cause.STORE_REBUILT:
-        return _end(
+        return end_scheduler(
             state, f"has left traces here, and no worker that came knows anything of it ({state.job.reason})"
         )
     if built is not None and built.worker_count != state.rules.worker_count:
-        return _end(
+        return end_scheduler(
             state, f"had {built.worker_count} workers, here are {state.rules.worker_count} (MS_WORKER_NUM)"
         )
     members = _members(state, built)

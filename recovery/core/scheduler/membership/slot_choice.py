@@ -7,7 +7,7 @@ from typing import NamedTuple
 from recovery.core import messages as m
 from recovery.core.ids import NodeId
 from recovery.core.policy.ranks import first_id, is_in_slot, slot_of
-from recovery.core.policy.registration import Slots
+from recovery.core.policy.registration_table import Slots
 from recovery.core.records import JobState, NodeState, Record
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
