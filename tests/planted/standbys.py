@@ -317,9 +317,9 @@ STANDBYS = (
         "a second process of a fresh id keeps that id from the one that was started for the place",
         "I25",
         "core/scheduler/membership/slot_choice.py",
-        "find",
-        "_replaced_alive(state, register) or _holder_of_its_slot(state, node, register)",
-        "_replaced_alive(state, register)",
+        "_must_be_lost_first",
+        "first_id(register.node_id) if is_new else register.node_id",
+        "register.node_id",
         (
             f"{_LEFT}::test_second_process_of_a_fresh_id_waits_for_the_holder_of_the_place_by_which_it_is_called",
         ),

@@ -14,7 +14,7 @@ import msgspec
 from recovery.core.causes import Cause
 from recovery.core.ids import ConnectionId, NodeId, RequestId
 from recovery.core.messages import FromScheduler, Heartbeat, ProcessIdentity, Ready, Role, Skipped
-from recovery.core.policy.ranks import SlotNames
+from recovery.core.policy.ranks import SlotNames, slot_of
 from recovery.core.policy.registration_table import Held, Window
 from recovery.core.programs import Program
 from recovery.core.records import NodeRecord, NodeState, SlotRecord
@@ -209,6 +209,16 @@ class Node:
     def is_standby(self) -> bool:
         """Does it wait for a rank, as far as it is here?"""
         return self._record.role is Role.WORKER and not self._slot
+
+    @property
+    def is_vacant(self) -> bool:
+        """Is it gone from a slot that has a rank?"""
+        return bool(self._slot) and self._record.rank is not None and not self._record.state.is_here
+
+    @property
+    def place(self) -> str:
+        """The id of the first process of the slot that its process was started in, whether it holds that one or not; there it is started again."""
+        return slot_of(self._record.node_id, self.replaces)
 
     @property
     def slot_is_stored(self) -> bool:

@@ -212,7 +212,7 @@ def _place(state: SchedulerState, node: Node) -> str:
     said = state.store_rebuild.reported.get(node.record.node_id)
     if said is not None and said.noted_by:
         return slot_of(said.noted_by, node.record.node_id)
-    return slot_of(node.record.node_id, node.replaces)
+    return node.place
 
 
 def _give_slots(state: SchedulerState, wanted: Mapping[NodeId, str]) -> list[Record]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from recovery.core import messages as m
 from recovery.core.effects import Answer, Persist
 from recovery.core.policy import rollback
-from recovery.core.policy.ranks import is_in_slot, slot_of
+from recovery.core.policy.ranks import is_in_slot
 from recovery.core.policy.retention import INDEXED_STEPS
 from recovery.core.records import CheckpointState, EventKind, JobState, Record, to_record
 from recovery.core.scheduler.effects import SchedulerEffect
@@ -88,11 +88,10 @@ def _note_copies(state: SchedulerState, node: Node, ready: m.Ready) -> list[Reco
         *state.checkpoints.copies.replace(node.record.node_id, state.copies_of_this_run(ready))
     ]
     if node.replaces:
-        slot = slot_of(node.record.node_id, node.replaces)
         reason = f"{node.record.node_id} has its slot now"
         for other in state.nodes.values():
             name = other.record.node_id
-            if other is not node and is_in_slot(name, slot) and other.connection is None:
+            if other is not node and is_in_slot(name, node.place) and other.connection is None:
                 rows += state.checkpoints.copies.replace(name, (), reason)
     return rows
 

@@ -33,7 +33,7 @@ def find(state: SchedulerState, node: Node | None, register: m.Register) -> Slot
     if register.role is m.Role.SERVER:
         free = _is_free(state, register.node_id, node, register.role)
         return SlotOffer(Slots.FREE, register.node_id) if free else SlotOffer(Slots.NONE)
-    holder = _replaced_alive(state, register) or _holder_of_its_slot(state, node, register)
+    holder = _must_be_lost_first(state, node, register)
     if holder is not None and not state.builds_again:
         return SlotOffer(Slots.HELD, held_by=holder)
     if state.job.state is JobState.FORMING and not _wants_to_stand_by(state, register):
@@ -42,7 +42,7 @@ def find(state: SchedulerState, node: Node | None, register: m.Register) -> Slot
             return SlotOffer(Slots.FREE, slot)
     if _may_stand_by(state, node, register):
         return SlotOffer(Slots.STANDBY)
-    holder = _other_holder(state, register)
+    holder = _unless_itself(state.holder(register.node_id), node)
     if holder is not None and holder.record.state.is_here and register.token is None:
         # Its launcher was started again, and the holder of the slot may have died with it: a host that lost power closes no connection.
         return SlotOffer(Slots.HELD, held_by=holder)
@@ -53,35 +53,27 @@ def find(state: SchedulerState, node: Node | None, register: m.Register) -> Slot
     return SlotOffer(Slots.NONE)
 
 
-def _replaced_alive(state: SchedulerState, register: m.Register) -> Node | None:
+def _must_be_lost_first(state: SchedulerState, node: Node | None, register: m.Register) -> Node | None:
     """The node that this process comes to replace, if it has not been lost yet.
 
-    One that names none comes back to the slot of its own name: its launcher was started again, and the last holder may be dead with it.
-    One that is connected is not, as far as anybody knows: it waits among the standbys, if one more may wait.
+    One that names none comes back to the slot of its own name: its launcher was started again, and the last holder may be dead with it. One that
+    is connected is not, as far as anybody knows: it waits among the standbys, if one more may wait. So does a fresh id that is new come for the
+    slot by which it is called, worker_0 for worker_0.2: on another slot, or as a standby, it would keep its id from the process that its launcher
+    starts for that very slot.
     """
-    if not register.replaces:
-        holder = _other_holder(state, register)
-        return holder if holder is not None and holder.record.state is NodeState.SUSPECT else None
-    replaced = state.nodes.get(register.replaces)
-    is_other = replaced is not None and replaced.record.node_id != register.node_id
-    return replaced if replaced is not None and is_other and replaced.record.state.is_here else None
+    if register.replaces:
+        replaced = _unless_itself(state.nodes.get(register.replaces), node)
+        return replaced if replaced is not None and replaced.record.state.is_here else None
+    is_new = node is None and not _wants_to_stand_by(state, register)
+    for name in (register.node_id, first_id(register.node_id) if is_new else register.node_id):
+        holder = _unless_itself(state.holder(name), node)
+        if holder is not None and holder.record.state is NodeState.SUSPECT:
+            return holder
+    return None
 
 
-def _holder_of_its_slot(state: SchedulerState, node: Node | None, register: m.Register) -> Node | None:
-    """The suspect holder of the slot by which a fresh id is called, where it is new and names nobody: worker_0 for worker_0.2.
-
-    On another slot, or as a standby, it would keep its id from the process that its launcher starts for that very slot.
-    """
-    if node is not None or register.replaces or _wants_to_stand_by(state, register):
-        return None
-    holder = state.holder(first_id(register.node_id))
-    return holder if holder is not None and holder.record.state is NodeState.SUSPECT else None
-
-
-def _other_holder(state: SchedulerState, register: m.Register) -> Node | None:
-    """Another id that holds the slot of the applicant's own name."""
-    holder = state.holder(register.node_id)
-    return holder if holder is not None and holder.record.node_id != register.node_id else None
+def _unless_itself(found: Node | None, node: Node | None) -> Node | None:
+    return None if found is node else found
 
 
 def wanted_slot(state: SchedulerState, node_id: NodeId, replaces: str = "") -> Node | None:
@@ -92,7 +84,7 @@ def wanted_slot(state: SchedulerState, node_id: NodeId, replaces: str = "") -> N
     for name in map(NodeId, (replaces, node_id, first_id(node_id))):
         replaced = state.nodes.get(name)
         holder = state.holder((replaced.slot if replaced is not None else "") or name)
-        if holder is not None and _is_vacant_of(holder):
+        if holder is not None and holder.is_vacant:
             return holder
     return None
 
@@ -123,11 +115,11 @@ def _is_free(state: SchedulerState, slot: str, node: Node | None, role: m.Role) 
     slots = state.slots[role]
     others = slots.taken - (node is not None and state.has_slot(node))
     if slots.forming:
-        others += slots.vacant - (node is not None and _is_vacant_of(node))
+        others += slots.vacant - (node is not None and node.is_vacant)
     if others >= state.slot_count(role):
         return False
     holder = state.holder(slot, role)
-    return holder is None or holder is node or not (state.has_slot(holder) or _is_vacant_of(holder))
+    return holder is None or holder is node or not (state.has_slot(holder) or holder.is_vacant)
 
 
 def _slot_to_begin_in(state: SchedulerState, register: m.Register) -> str:
@@ -189,7 +181,7 @@ def _comes_first_for_a_rank(state: SchedulerState, node: Node | None, register: 
     ]
     if wanted_slot(state, register.node_id, register.replaces) is not None:
         return not any(is_in_slot(other.record.node_id, slot) for other in others)
-    vacant = {other.slot for other in everybody if _is_vacant_of(other) and other.record.host == host}
+    vacant = {other.slot for other in everybody if other.is_vacant and other.record.host == host}
     declined = state.vacancies.declined
     may_take = (
         other
@@ -214,8 +206,3 @@ def _may_be_gone(state: SchedulerState, node: Node | None, register: m.Register)
         and (may_stand_by if other.is_standby else is_forming or comes_for_a_rank)
     )
     return min(suspects, key=lambda suspect: suspect.suspect_until_ms, default=None)
-
-
-def _is_vacant_of(holder: Node) -> bool:
-    """Is this one gone from a slot that has a rank?"""
-    return bool(holder.slot) and holder.record.rank is not None and not holder.record.state.is_here

@@ -14,7 +14,7 @@ from recovery.core.effects import Answer, Log, Persist
 from recovery.core.ids import NodeId
 from recovery.core.policy import takeover as policy
 from recovery.core.policy.message_share import newest_that_fit
-from recovery.core.policy.ranks import first_id, is_in_slot, natural_key, slot_of
+from recovery.core.policy.ranks import first_id, is_in_slot, natural_key
 from recovery.core.policy.takeover import Vacancy
 from recovery.core.records import EventKind, NodeState, Record
 from recovery.core.scheduler import job_end
@@ -134,7 +134,7 @@ def _last_resort(
     """
     lost = holder.record.node_id
     has_another = any(
-        node.slot and node is not holder and (node.replaces == lost or is_in_slot(lost, _place(node)))
+        node.slot and node is not holder and (node.replaces == lost or is_in_slot(lost, node.place))
         for node in state.nodes.values()
     )
     copied = state.copying.copied_step or state.copying.copied_in_memory
@@ -146,11 +146,6 @@ def _last_resort(
     ]
     chosen = policy.next_candidate(_wanted(holder), beside, ())
     return None if chosen is None else state.nodes[chosen.node_id]
-
-
-def _place(node: Node) -> str:
-    """The first id of the place in which its process was started."""
-    return slot_of(node.record.node_id, node.replaces)
 
 
 def _is_in_place(state: SchedulerState, holder: Node, standby: policy.Candidate) -> bool:
