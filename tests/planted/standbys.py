@@ -134,7 +134,7 @@ STANDBYS = (
         "I14",
         "core/scheduler/membership/takeover.py",
         "_declined",
-        "state.vacancies.declined.setdefault(standby, {})[slot] = reason",
+        "state.vacancies.declined.setdefault(standby, {})[slot] = Decline(reason, newest)",
         "state.vacancies.declined.setdefault(standby, {})",
         (
             f"{_TAKEOVER}::test_standby_without_the_newest_common_step_does_not_get_the_rank_and_the_next_is_asked",

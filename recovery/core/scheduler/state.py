@@ -79,6 +79,14 @@ class OpenOffer(NamedTuple):
     """Everybody has declined: this one takes the rank with what it can read, as the lost one would if it came back."""
 
 
+class Decline(NamedTuple):
+    """A standby could not take a slot."""
+
+    reason: str
+    newest: int | None
+    """The newest step that it reads of the rank; 0: none; None: it has not said."""
+
+
 class Vacancies:
     """Vacant slots, and the standbys that may take them. Nothing of it is stored: the next scheduler asks again.
 
@@ -89,7 +97,7 @@ class Vacancies:
         """No slot is offered."""
         self.offers: dict[str, OpenOffer] = {}
         """By the name of a vacant slot: which standby was asked to take it."""
-        self.declined: dict[NodeId, dict[str, str]] = {}
+        self.declined: dict[NodeId, dict[str, Decline]] = {}
         """By standby: the slots that it could not take, and why. Forgotten when it registers again, or says again what it can read."""
         self.reported_declines: dict[NodeId, set[tuple[str, str]]] = {}
         """By standby: which slots it could not take and why, as the log says already. Forgotten with the next plan, and when its next process comes."""

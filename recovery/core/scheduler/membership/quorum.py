@@ -73,11 +73,11 @@ def who_declined(state: SchedulerState) -> str:
     """Which standbys were asked to take the rank of a node that is gone and did not, and what each lacks. Begins with a semicolon, or is empty."""
     holders = state.slots[m.Role.WORKER].holders
     declined = [
-        f"{name} did not take the rank of {holders[slot]}: {reason}"
+        f"{name} did not take the rank of {holders[slot]}: {decline.reason}"
         for name, of_slots in sorted(
             state.vacancies.declined.items(), key=lambda item: ranks.natural_key(item[0])
         )
-        for slot, reason in of_slots.items()
+        for slot, decline in of_slots.items()
         if state.nodes[holders[slot]].record.state in (NodeState.LOST, NodeState.LEFT)
     ]
     more = [f"and {len(declined) - DECLINES_NAMED} more declined"] if len(declined) > DECLINES_NAMED else []

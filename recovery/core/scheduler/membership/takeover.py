@@ -24,7 +24,7 @@ from recovery.core.scheduler.effects import OfferTimer, SchedulerEffect, SetTime
 from recovery.core.scheduler.job_states import WAITING
 from recovery.core.scheduler.membership import quorum, slot_choice
 from recovery.core.scheduler.node import Node
-from recovery.core.scheduler.state import OpenOffer, SchedulerState
+from recovery.core.scheduler.state import Decline, OpenOffer, SchedulerState
 
 # --- asking -------------------------------------------------------------------------------------------------------------
 
@@ -95,12 +95,17 @@ def _not_asked(state: SchedulerState) -> dict[NodeId, policy.Candidate]:
 
 
 def _comes_for(state: SchedulerState, standby: Node) -> str:
-    """The vacant slot that it was started for, unless it has declined that one; empty: it takes any."""
+    """The vacant slot that it was started for; empty: it takes any, also since it reads nothing of that one's rank.
+
+    One that may read an older step of it, on the lost one's host, is its last resort: with another rank, it would leave this one to nobody.
+    """
     name = standby.record.node_id
     holder = slot_choice.wanted_slot(state, name, standby.replaces)
-    if holder is None or holder.slot in state.vacancies.declined.get(name, ()):
+    if holder is None:
         return ""
-    return holder.slot
+    decline = state.vacancies.declined.get(name, {}).get(holder.slot)
+    may_take_it = decline is None or (decline.newest != 0 and standby.record.host == holder.record.host)
+    return holder.slot if may_take_it else ""
 
 
 def _hosts_being_left(state: SchedulerState) -> frozenset[str]:
@@ -270,12 +275,13 @@ def answered(state: SchedulerState, standby: Node, ready: m.Ready) -> list[Recor
     rank = holder.record.rank
     assert rank is not None, "a Ready with a rank answers an offer of it"
     needed = state.checkpoints.needed_of(rank)
-    fault = policy.violation(needed, state.held_by(ready, rank))
+    held = state.held_by(ready, rank)
+    fault = policy.violation(needed, held)
     if needed is not None and fault and copying.is_elsewhere(state, standby, needed, rank):
         # Other nodes have copies of it, and give it one when it follows the plan.
         fault = ""
     if fault and not state.vacancies.offers[slot].is_last:
-        return _declined(state, slot, fault)
+        return _declined(state, slot, fault, max((one.step for one in held), default=0))
     del state.vacancies.offers[slot]
     return _move(state, holder, standby, lacks=fault)
 
@@ -291,10 +297,10 @@ def on_offer_due(state: SchedulerState, slot: str, now_ms: int) -> list[Schedule
     return [Persist(tuple(_declined(state, slot, reason)))]
 
 
-def _declined(state: SchedulerState, slot: str, reason: str) -> list[Record]:
+def _declined(state: SchedulerState, slot: str, reason: str, newest: int | None = None) -> list[Record]:
     """It is not asked for this slot again until something changes. The same answer to the next question is no news."""
     standby = state.vacancies.offers[slot].standby
-    state.vacancies.declined.setdefault(standby, {})[slot] = reason
+    state.vacancies.declined.setdefault(standby, {})[slot] = Decline(reason, newest)
     event = _closed(state, slot, reason)
     reported = state.vacancies.reported_declines.setdefault(standby, set())
     if (slot, reason) in reported:
