@@ -10,8 +10,9 @@ import msgspec
 from recovery.core import messages as m
 from recovery.core.tiers import MEMORY_DIRECTORY_PREFIX, Tier, tier_of
 
-Content = tuple[tuple[int, int], ...]
-"""How weights came to be: (generation, from step) of each stretch. Two ranks with different histories have different bits."""
+Content = tuple[tuple[int, int, str], ...]
+"""How weights came to be: (generation, from step, address of the world) of each stretch. Two ranks with different histories have different
+bits, also where two worlds were given one number."""
 
 
 COPIES = ".copies-"
@@ -129,8 +130,8 @@ def is_usable(file: Saved, plan: m.Rollback) -> bool:
     return whole and file.rank == plan.rank and file.held.digest == plan.digest
 
 
-def checkpoint(plan: m.Rollback, step: int, name: str) -> m.HeldCheckpoint:
-    """A checkpoint file as its manifest tells it."""
+def checkpoint(plan: m.Rollback, step: int, name: str, world: str) -> m.HeldCheckpoint:
+    """A checkpoint file as its manifest tells it; `world`: where its ranks met."""
     return m.HeldCheckpoint(
         run=plan.run,
         generation=plan.generation,
@@ -138,6 +139,6 @@ def checkpoint(plan: m.Rollback, step: int, name: str) -> m.HeldCheckpoint:
         epoch=1,
         step_in_epoch=step,
         path=f"{name}/{step}",
-        digest=f"{name}-{plan.run}-{plan.generation}-{step}",
+        digest=f"{name}-{plan.run}-{plan.generation}-{step}-{world}",
         file_bytes=1,
     )

@@ -74,8 +74,8 @@ class LiveMemory:
             self._process.clock.seen["a state in memory was torn"] += 1
             self.state = None
             return None, f"an optimizer had begun step {step + 1}"
-        content = self._process.content
-        self.content = (*content, (plan.generation, plan.step)) if step > plan.step else content
+        process = self._process
+        self.content = process.trained_content(plan) if step > plan.step else process.content
         self.state = m.LiveState(
             run=plan.run,
             generation=plan.generation,
@@ -104,7 +104,7 @@ class LiveMemory:
         process = self._process
         if process.clock.draw("live").random() < _DAMAGED:
             process.clock.seen["a rank took another state than the others"] += 1
-            content = ((_WRONG, plan.rank),)
+            content = ((_WRONG, plan.rank, ""),)
         else:
             process.world.promises.loaded(process, plan, content)
         process.content, self._taken = content, True
@@ -120,7 +120,7 @@ class LiveMemory:
         if plan is None or plan.generation != generation or process.phase != "taking" or not self._taken:
             return
         self.has_taken, process.phase = True, "training"
-        process.world.agreed(plan)
+        process.world.agreed(process, plan)
 
 
 def is_wrong(content: Content) -> bool:

@@ -76,7 +76,10 @@ class Process:
         self._saving: tuple[m.Rollback, int] | None = None
         self._has_saved = False
         """The step that it has done, in this generation, or it began there."""
-        self._addresses: set[int] = set()
+        self._addresses: dict[int, str] = {}
+        """By generation: where its rank 0 listens."""
+        self.meets_at = ""
+        """The address of the world that it entered last."""
         self._due: dict[WorkerTimer, int] = {}
         self.offered: dict[int, set[str]] = {}
         """By rank that was offered: which directories were looked into."""
@@ -162,7 +165,7 @@ class Process:
         elif isinstance(effect, BeginSteps):
             self.live.begin(effect.generation)
         elif isinstance(effect, OpenRendezvous):
-            self._addresses.add(effect.generation)
+            self._addresses[effect.generation] = effect.address
             self._join()
         elif isinstance(effect, ReplaceProcess):
             assert self.machine.admitted is not None, "only a member replaces itself"
@@ -254,8 +257,9 @@ class Process:
 
     def _listen(self, plan: m.Rollback) -> None:
         if self._is_in(plan):
-            self.handle(s.RendezvousOpened(plan.generation, "h:1"))
-            self._addresses.add(plan.generation)
+            address = self.world.next_address()
+            self.handle(s.RendezvousOpened(plan.generation, address))
+            self._addresses[plan.generation] = address
             self._join()
 
     def _is_in(self, plan: m.Rollback) -> bool:
@@ -265,6 +269,7 @@ class Process:
 
     def _join(self) -> None:
         if self.plan is not None and self.phase == "joining" and self.plan.generation in self._addresses:
+            self.meets_at = self._addresses[self.plan.generation]
             if self.plan.live_rank is None:
                 self.phase = "training"
                 self.handle(s.StateRestored(self.plan.generation))
@@ -316,6 +321,10 @@ class Process:
         self.phase = "done"
         self.handle(s.TrainingDone(self.request(), self.plan.generation, step))
 
+    def trained_content(self, plan: m.Rollback) -> Content:
+        """What it holds once it has trained in the world that it entered last."""
+        return (*self.content, (plan.generation, plan.step, self.meets_at))
+
     def _save(self, plan: m.Rollback, step: int) -> None:
         # One save at a time.
         self._saved()
@@ -335,9 +344,8 @@ class Process:
         if there is not None and there.held.run == plan.run and there.held.generation > plan.generation:
             self.clock.seen["a fenced incarnation's save was refused"] += 1
             return
-        file = checkpoint(plan, step, self.name)
-        content = (*self.content, (plan.generation, plan.step))
-        disk[step] = Saved(held=file, content=content, rank=plan.rank, job=plan.job)
+        file = checkpoint(plan, step, self.name, self.meets_at)
+        disk[step] = Saved(held=file, content=self.trained_content(plan), rank=plan.rank, job=plan.job)
         self.handle(s.CheckpointPublished(self.request(), file))
         for old in removable(
             [Kept(number, 0.0) for number, other in disk.items() if other.held.run == plan.run],

@@ -420,9 +420,9 @@ class Promises:
                 del held[newer]
 
     def _forget_unheard(self, scheduler: SchedulerProcess, plan: m.Rollback) -> None:
-        """The first plan of a store that was built again: its number is above the highest that anybody knew who said what it knows.
+        """The first plan of a store that was built again: it follows the newest plan of which anybody who is here was told.
 
-        Whoever knew of higher ones was not there, so its plans count nowhere (docs/limitations.md).
+        Whoever knew of later ones was not there, so its plans count nowhere, and what they rolled back is gone back to (docs/limitations.md).
         """
         self.checked["I2"] += 1
         here = [
@@ -438,11 +438,14 @@ class Promises:
             # The disks of all who came were lost as well: it is another job, and nobody could know better.
             self.world.clock.seen["a job was forgotten: every disk was lost with the scheduler's store"] += 1
             self._committed.pop(plan.run, None)
-        if max(known, default=(0, 0)) < max(self._received, default=(0, 0)):
+        # One that came may have brought what the stores of its place knew, and files name plans too.
+        followed = (one.generation for one in scheduler.machine.state.generations)
+        newest = max(known | {(plan.run, one) for one in followed if one < plan.generation}, default=(0, 0))
+        if newest < max(self._received, default=(0, 0)):
             # Standbys had taken every rank over, and none of them came: nor has anybody who knows what they have saved.
             self._committed.pop(plan.run, None)
-        unheard = {one[:2] for one in self._plans if one[:2] >= (plan.run, plan.generation)}
-        if unheard:
+        unheard = {one[:2] for one in self._plans if one[:2] > newest}
+        if any(one >= (plan.run, plan.generation) for one in unheard):
             self.world.clock.seen["a number was given twice: nobody who came knew of it"] += 1
         self._unheard |= {
             one for one in self.world.living if one.plan and (one.plan.run, one.plan.generation) in unheard
@@ -453,9 +456,10 @@ class Promises:
         for number in unheard:
             self._received.pop(number, None)
             self._histories.pop(number, None)
-        self._applied_in = {
-            of: (number[0], 0) if number in unheard else number for of, number in self._applied_in.items()
-        }
+        for of, number in self._applied_in.items():
+            if number in unheard:
+                self._applied_in[of] = (number[0], 0)
+                self._applied[of] = list(range(1, plan.step + 1))
 
     def _newest_common(self, scheduler: SchedulerProcess, run: int) -> int:
         """Counted again from what the ranks said, by histories instead of by generations."""

@@ -20,6 +20,7 @@ from recovery.core.scheduler.effects import RebuildTimer, SchedulerEffect
 from recovery.core.scheduler.job_states import WAITING
 from recovery.core.scheduler.node import Node
 from recovery.core.tiers import Tier, tier_of
+from recovery.core.worker.transitions import WorkerState
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
@@ -119,14 +120,28 @@ class SlotPromises:
             return
         is_same = now.record.incarnation == holder.incarnation
         assert not is_same or now.connection is None, f"I21: the rank of {name} was taken, which is connected"
-        # Nobody has seen it end: then it was silent for as long as its grace, and its generation is over.
+        # Nobody has seen it end: then its generation is over, and it has reported its end or was silent for as long as its grace.
         self.world.clock.seen["the rank of a living process was taken over"] += 1
         state = scheduler.machine.state
         is_over = state.job.state is not JobState.RUNNING or holder.generation < state.job.generation
         assert is_over, f"I21: the rank of {name} was taken in its generation"
+        if self._leaves(holder):
+            self.world.clock.seen["the rank of a process that had reported its end was taken over"] += 1
+            return
         silent_ms = self._promises.silent_ms(holder)
         least_ms = self.world.rules.reconnect_grace_ms * (1 - self.world.shape.drift) - 1
         assert silent_ms >= least_ms, f"I21: the rank of {name} was taken {silent_ms} ms after it was heard"
+
+    def _leaves(self, holder: NodeRecord) -> bool:
+        """Has this incarnation raised, or given itself up, and lost its connection before it had the answer? It trains no more."""
+        of_holder = [
+            process.machine
+            for process in self.world.living
+            if process.name == holder.node_id
+            and process.machine.admitted is not None
+            and process.machine.admitted.incarnation == holder.incarnation
+        ]
+        return bool(of_holder) and all(machine.state is WorkerState.LEAVING for machine in of_holder)
 
     def sent_to(self, process: Process, plan: m.Rollback) -> None:
         """I21: who has a rank goes on from a file of that rank, which it can read."""

@@ -71,9 +71,10 @@ class World:
         """Called with each step that a rank has applied."""
         self.on_offer: list[Callable[[Process], None]] = []
         """The first is called with the next process that is offered a rank."""
-        self._planes: dict[tuple[str, int, int, int], list[Process]] = {}
-        """By job, run, generation and first step: what is left of another job's world meets nobody of this one's."""
+        self._planes: dict[tuple[str, int], list[Process]] = {}
+        """By address and generation, as for a framework: where two worlds have one number, the ranks of one meet nobody of the other's."""
         self._starts = self._stores = 1
+        self._ports = 0
         self.notes: defaultdict[str, Notes] = defaultdict(Notes)
         """What lies in each node's own store."""
         self.proofs = Proofs(self)
@@ -261,18 +262,23 @@ class World:
 
     # --- the data plane ------------------------------------------------------------------------------------------------
 
+    def next_address(self) -> str:
+        """Where a rank 0 listens: of one world only."""
+        self._ports += 1
+        return f"h:{self._ports}"
+
     def joined(self, process: Process, plan: m.Rollback) -> None:
         """A rank has entered the world of its generation."""
-        plane = self._planes.setdefault(_plane_of(plan), [])
+        plane = self._planes.setdefault((process.meets_at, plan.generation), [])
         plane.append(process)
         if len(plane) == plan.world_size and plan.live_rank is None:
-            self._next(plan, plan.step + 1)
+            self._next(plane, plan, plan.step + 1)
         elif len(plane) == plan.world_size:
             self.clock.soon("live", 1, 100, lambda: live.transfer(self, plan, plane))
 
     def parted(self, process: Process, plan: m.Rollback) -> None:
         """A rank is gone from its world: some of the others notice, some wait for ever."""
-        plane = self._planes.get(_plane_of(plan), [])
+        plane = self._planes.get((process.meets_at, plan.generation), [])
         if process not in plane:
             return
         plane.remove(process)
@@ -291,23 +297,22 @@ class World:
         ):
             process.stop(mine, error if process.interrupted < plan.generation else "")
 
-    def agreed(self, plan: m.Rollback) -> None:
+    def agreed(self, process: Process, plan: m.Rollback) -> None:
         """A rank has heard that all hold one state: the last one of them begins."""
-        plane = self._planes[_plane_of(plan)]
+        plane = self._planes[process.meets_at, plan.generation]
         if len(plane) == plan.world_size and all(rank.phase == "training" for rank in plane):
-            self._next(plan, plan.step + 1)
+            self._next(plane, plan, plan.step + 1)
 
-    def _next(self, plan: m.Rollback, step: int) -> None:
-        self.clock.soon("data plane", *self.step_ms, lambda: self._tick(plan, step))
+    def _next(self, plane: list[Process], plan: m.Rollback, step: int) -> None:
+        self.clock.soon("data plane", *self.step_ms, lambda: self._tick(plane, plan, step))
 
-    def _tick(self, plan: m.Rollback, step: int) -> None:
-        plane = self._planes[_plane_of(plan)]
+    def _tick(self, plane: list[Process], plan: m.Rollback, step: int) -> None:
         if len(plane) < plan.world_size or any(rank.phase != "training" for rank in plane):
             return
         waits = [rank.stop_asked.waits or not rank.confirmed for rank in plane]
         if any(waits) or any(self.clock.now < rank.frozen_until for rank in plane):
             # A collective waits for who is paused, or was asked to stop.
-            self._next(plan, step)
+            self._next(plane, plan, step)
         elif any(rank.is_over for rank in plane):
             for rank in [one for one in plane if one.is_over]:
                 rank.finish(step - 1)
@@ -315,8 +320,4 @@ class World:
             for rank in list(plane):
                 rank.trained(step)
             if step < self.shape.steps:
-                self._next(plan, step + 1)
-
-
-def _plane_of(plan: m.Rollback) -> tuple[str, int, int, int]:
-    return plan.job, plan.run, plan.generation, plan.step
+                self._next(plane, plan, step + 1)
