@@ -17,11 +17,11 @@ from recovery.launch import console
 from recovery.launch.children import await_end, end
 from recovery.launch.hung_nodes import HungNodes, LostNode, reports_of
 from recovery.launch.incidents import Incidents
-from recovery.launch.last_save import save_last
 from recovery.launch.launch_context import LaunchContext
 from recovery.launch.placement import Placed, ProcessKind
 from recovery.launch.process_supervisor import GRACE_S, ProcessKeeper
 from recovery.launch.restart_policy import Next, exit_code_of
+from recovery.launch.scheduler_contact import save_last
 from recovery.launch.takeover_processes import RankTakers
 
 _POLL_S = 1.0
@@ -273,7 +273,9 @@ class Agent:
                 f"the programs are asked to end by SIGTERM, within {context.stop_grace_s:g} s; another signal ends all processes at once"
             )
             return ""
-        return await save_last(context.contact, self._asked_by, context.stop_grace_s, self._at_once)
+        # What is left is for the processes to end in.
+        within_s = context.stop_grace_s - min(GRACE_S, context.stop_grace_s / 2)
+        return await save_last(context.contact, self._asked_by, within_s, self._at_once)
 
     async def _what_became_of(self, saved: str, *, is_known: bool) -> str:
         """What is said at last. A second signal may have ended the scheduler, too, as the job finished: then only its store tells."""
