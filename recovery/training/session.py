@@ -295,9 +295,9 @@ class Session(KnownCommits):
         """
         self._failed_saves.check()
         self.training_stop.refuse_more(step)
-        control = self._service.training_control
-        if control.stops_at(self.step) and control.saves_where_it_stops:
-            self._service.post(s.SaveImpossible(self.step, "its loop does not call session.stop_if_asked()"))
+        stop_point = self._service.training_control.stop_point
+        if not stop_point.passes(self.step) and stop_point.saves:
+            self._cannot_save("its loop does not call session.stop_if_asked()")
         self.step, self.epoch, self.step_in_epoch = step, epoch, step_in_epoch
         self._position = Position(step=step, epoch=epoch - 1, batch=step_in_epoch)
         if self._step_log.is_open:
@@ -330,16 +330,18 @@ class Session(KnownCommits):
         """
         control = self._service.training_control
         self.training_stop.agree(self.step)
-        if self.stopped or not control.stops_at(self.step):
+        if self.stopped or control.stop_point.passes(self.step):
             return
-        if control.saves_where_it_stops:
+        if control.stop_point.saves:
             for save in self._savers:
                 save()
             if not self._savers:
-                self._service.post(
-                    s.SaveImpossible(self.step, "nothing that can save out of turn is known here")
-                )
+                self._cannot_save("nothing that can save out of turn is known here")
         control.await_go_on(self.generation, self.step)
+
+    def _cannot_save(self, why: str) -> None:
+        at = s.Positioned(self._plan.generation, self.step, step=self.step, obstacle=why)
+        self._service.post(at)
 
     def refuse_drains(self, reason: str) -> None:
         """This training cannot stop at a step that is asked for, so its rank is never handed over; the reason is for people."""

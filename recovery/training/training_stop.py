@@ -35,7 +35,7 @@ class TrainingStop:
     @property
     def step(self) -> int:
         """The step at which training ends; 0: behind its last epoch, as far as is known."""
-        return self._service.training_control.end_step
+        return self._service.training_control.stop_point.end
 
     def is_over(self, step: int) -> bool:
         """Does training end at this step?"""
@@ -72,7 +72,7 @@ class TrainingStop:
             return
         self._is_told = True
         control = self._service.training_control
-        control.hold(step)
+        control.stop_point.hold(step)
         self._service.post(s.TrainingStopAsked(self._generation, step, self._reason or ""))
         control.await_go_on(int(self._generation), step)
 
@@ -84,12 +84,12 @@ class TrainingStop:
             loop: the block around it, which an exit leaves before its end.
             step: gives the last one.
         """
-        control = self._service.training_control
-        control.enter_loop()
+        stop_point = self._service.training_control.stop_point
+        stop_point.enter_loop()
         with loop:
             yield
-        control.leave_loop(step())
-        self._service.post(s.LoopOver(self._generation, step()))
+        stop_point.leave_loop(step())
+        self._service.post(s.Positioned(self._generation, step(), is_over=True))
 
     def log(self, step: int) -> None:
         """The loop has ended: where `stop` was the reason, tell it."""

@@ -160,14 +160,17 @@ class Executor:
     def _hand_over(self, effect: StopAt | EndTraining | ResumeTraining | LeaveAsAsked) -> None:
         match effect:
             case StopAt() if self._training_control.drain_unsupported_reason and not effect.ends_training:
-                self._deliver(s.SaveImpossible(effect.step, self._training_control.drain_unsupported_reason))
+                why = self._training_control.drain_unsupported_reason
+                self._deliver(s.Positioned(effect.generation, effect.step, step=effect.step, obstacle=why))
             case StopAt():
-                # First: where the loop comes to its end meanwhile, LoopOver says so with its last step, which `passed` may not be.
-                is_over = self._training_control.loop_is_over
+                # First: where the loop comes to its end meanwhile, the main thread says so with its last step, which `passed` may not be.
+                is_over = self._training_control.stop_point.is_over
                 passed, stops = self._training_control.stop_at(
                     effect.generation, effect.step, ends_training=effect.ends_training
                 )
-                self._deliver(s.Positioned(effect.drain, effect.step, passed, stops, is_over))
+                self._deliver(
+                    s.Positioned(effect.generation, passed, stops, step=effect.step, is_over=is_over)
+                )
             case EndTraining():
                 self._end_training(effect)
             case ResumeTraining():

@@ -9,7 +9,10 @@ _NOWHERE = -1
 
 
 class StopPoint:
-    """One per process. The main thread asks at the end of each step, so what it does there is an addition and a comparison."""
+    """One per process. The main thread asks at the end of each step, so what it does there is an addition and a comparison.
+
+    Whoever wants it to stop speaks through TrainingControl, which wakes a main thread that waits.
+    """
 
     def __init__(self) -> None:
         """Nobody asks, and nothing is passed."""

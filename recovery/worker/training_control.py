@@ -68,9 +68,9 @@ class TrainingControl:
         """Older steps in memory whose files stay."""
         self._pinned_stored: tuple[int, ...] = ()
         """Older steps whose files stay: what lies on other hosts, and what is being copied there."""
-        self._stop_point = StopPoint()
+        self.stop_point = StopPoint()
         self.end_reason = ""
-        """Why training ends at `end_step`, for people."""
+        """Why training ends where `stop_point` says, for people."""
         self.drain_unsupported_reason = ""
         """Not empty: why the main thread stops at no step that is asked for. Set by the main thread, for the rest of the process."""
         self.leave_as_asked: Callable[[], None] = lambda: None
@@ -169,37 +169,6 @@ class TrainingControl:
         if paused_ms > self._pause_limit_ms or not self._confirmed:
             self._await_confirmation(generation, paused_ms)
 
-    def stops_at(self, step: int) -> bool:
-        """Called by the main thread at the end of each step: was it asked to stop there? Costs a tenth of a microsecond."""
-        return not self._stop_point.passes(step)
-
-    @property
-    def saves_where_it_stops(self) -> bool:
-        """Is a step to be saved at which the main thread was asked to stop?"""
-        return self._stop_point.saves
-
-    @property
-    def end_step(self) -> int:
-        """The step at which training ends, as a script has asked; 0: behind its last epoch."""
-        return self._stop_point.end
-
-    @property
-    def loop_is_over(self) -> bool:
-        """Does the main thread come to no further step?"""
-        return self._stop_point.is_over
-
-    def enter_loop(self) -> None:
-        """Called by the main thread: steps follow."""
-        self._stop_point.enter_loop()
-
-    def leave_loop(self, step: int) -> None:
-        """Called by the main thread: none follows this one."""
-        self._stop_point.leave_loop(step)
-
-    def hold(self, step: int) -> None:
-        """The main thread stops at the end of the step that it is in: its script has asked for the end of training."""
-        self._stop_point.hold(step)
-
     def await_go_on(self, generation: int, step: int) -> None:
         """Wait at a step where the main thread was asked to stop, until the wait was given up or training ends there.
 
@@ -207,7 +176,7 @@ class TrainingControl:
             GenerationInterrupted: it is over: the next one begins at this step, unless somebody died.
         """
         with self._changed:
-            while self._stop_point.end != step and not self._stop_point.passes(step):
+            while self.stop_point.end != step and not self.stop_point.passes(step):
                 self._check(generation)
                 self._changed.wait()
 
@@ -273,7 +242,7 @@ class TrainingControl:
                 pinned_in_memory=self.pinned_in_memory,
             )
             self.disk_committed_ms = None
-            self._stop_point.begin(plan.generation, plan.step, plan.ends_at)
+            self.stop_point.begin(plan.generation, plan.step, plan.ends_at)
             self.end_reason = plan.ends_because
             self._changed.notify_all()
 
@@ -361,7 +330,7 @@ class TrainingControl:
             The step that it has passed, and whether it will stop.
         """
         with self._changed:
-            passed, stops = self._stop_point.stop_at(generation, step, ends_training=ends_training)
+            passed, stops = self.stop_point.stop_at(generation, step, ends_training=ends_training)
             self._changed.notify_all()
         return passed, stops
 
@@ -369,14 +338,14 @@ class TrainingControl:
         """Have the main thread's loop end at the end of this step, as `StopPoint.end_at`."""
         with self._changed:
             self.end_reason = reason
-            passed = self._stop_point.end_at(generation, step)
+            passed = self.stop_point.end_at(generation, step)
             self._changed.notify_all()
         return passed
 
     def let_go(self) -> None:
         """The main thread stops nowhere."""
         with self._changed:
-            self._stop_point.forget()
+            self.stop_point.forget()
             self._changed.notify_all()
 
     def confirm(self) -> None:

@@ -63,7 +63,7 @@ class Process:
                 self.up.extend(step.message for step in effect.then if isinstance(step, Report))
             case we.StopAt():
                 passed, stops = self.point.stop_at(effect.generation, effect.step)
-                self.handle(s.Positioned(effect.drain, effect.step, passed, stops))
+                self.handle(s.Positioned(effect.generation, passed, stops, step=effect.step))
             case we.ResumeTraining():
                 self.point.forget()
             case we.LeaveAsAsked():

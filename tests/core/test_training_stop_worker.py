@@ -64,7 +64,7 @@ def test_a_rank_waits_where_training_is_to_end_until_it_hears_more() -> None:
     worker = DrivenWorker().training()
     stop = we.StopAt(1, ONE, 8, ends_training=True)
     assert worker.receive(save_at(8)) == [stop]
-    worker.handle(s.Positioned(1, 8, 6, stops=True))
+    worker.handle(s.Positioned(ONE, 6, stops=True, step=8))
     assert worker.sent(Position) == [Position(drain=1, step=8, passed=6, stops=True)]
     assert worker.receive(save_at(8)) == [], "it has answered"
     assert worker.fire(WorkerTimer.DEPART, 3_600_000) == []

@@ -163,9 +163,9 @@ def test_who_is_asked_to_stop_says_where_its_main_thread_is() -> None:
     driven = DrivenWorker().training()
     driven.receive(SaveAt(drain=3, generation=ONE, step=7))
     assert driven.effects_of(we.StopAt) == [we.StopAt(3, ONE, 7)]
-    driven.handle(s.Positioned(3, 7, 5, stops=True))
+    driven.handle(s.Positioned(ONE, 5, stops=True, step=7))
     assert driven.sent(Position) == [Position(drain=3, step=7, passed=5, stops=True)]
-    driven.handle(s.SaveImpossible(7, "nothing saves"))
+    driven.handle(s.Positioned(ONE, 7, step=7, obstacle="nothing saves"))
     assert driven.sent(Position) == [
         Position(drain=3, step=7, passed=7, stops=False, obstacle="nothing saves")
     ]
@@ -173,20 +173,20 @@ def test_who_is_asked_to_stop_says_where_its_main_thread_is() -> None:
 
 def test_who_comes_to_the_end_of_its_loop_before_the_step_that_was_asked_for_says_so() -> None:
     driven = DrivenWorker().training()
-    assert driven.handle(s.LoopOver(ONE, 6)) == [], "nobody has asked"
+    assert driven.handle(s.Positioned(ONE, 6, is_over=True)) == [], "nobody has asked"
     driven.receive(SaveAt(drain=3, generation=ONE, step=7))
-    driven.handle(s.Positioned(3, 7, 6, stops=True, is_over=True))
+    driven.handle(s.Positioned(ONE, 6, stops=True, step=7, is_over=True))
     assert driven.sent(Position) == [Position(drain=3, step=7, passed=6, stops=True, is_over=True)]
-    driven.handle(s.LoopOver(ONE, 6))
+    driven.handle(s.Positioned(ONE, 6, is_over=True))
     assert driven.sent(Position) == [Position(drain=3, step=7, passed=6, stops=False, is_over=True)]
-    assert driven.handle(s.LoopOver(Generation(2), 6)) == []
+    assert driven.handle(s.Positioned(Generation(2), 6, is_over=True)) == []
 
 
 def test_an_obstacle_at_a_step_that_nobody_asks_for_is_no_answer() -> None:
     driven = DrivenWorker().training()
-    driven.handle(s.SaveImpossible(0, "nothing saves"))
+    driven.handle(s.Positioned(ONE, 0, step=0, obstacle="nothing saves"))
     driven.receive(SaveAt(drain=3, generation=ONE, step=7))
-    driven.handle(s.SaveImpossible(0, "nothing saves"))
+    driven.handle(s.Positioned(ONE, 0, step=0, obstacle="nothing saves"))
     assert not driven.sent(Position)
 
 

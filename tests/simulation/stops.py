@@ -104,7 +104,9 @@ class Stop:
         """It finds nothing that saves out of turn."""
         is_on = self._world.shape.spares.drains
         if self.waits and is_on and self._world.clock.draw("drains").random() < _CANNOT_SAVE:
-            self._process.handle(s.SaveImpossible(self.waits, "nothing saves here"))
+            at, plan = self.waits, self._process.plan
+            assert plan is not None, "it trains"
+            self._process.handle(s.Positioned(plan.generation, at, step=at, obstacle="nothing saves here"))
             return True
         return False
 
@@ -120,7 +122,7 @@ class Stop:
             self._must_go_on()
             if effect.step and not stops:
                 self._world.clock.seen["a main thread had passed the step"] += 1
-            self._process.handle(s.Positioned(effect.drain, effect.step, passed, stops))
+            self._process.handle(s.Positioned(effect.generation, passed, stops, step=effect.step))
             self._world.drains.reached("asked to stop" if effect.step else "asked where", self._process)
         elif isinstance(effect, EndTraining):
             self._end_training(effect)

@@ -23,7 +23,7 @@ class Ending(TrainingControl):
     @override
     def stop_at(self, generation: int, step: int, *, ends_training: bool = False) -> tuple[int, bool]:
         seen = super().stop_at(generation, step, ends_training=ends_training)
-        self.leave_loop(seen[0] + 1)
+        self.stop_point.leave_loop(seen[0] + 1)
         return seen
 
 
@@ -46,5 +46,5 @@ def test_no_step_is_said_to_be_the_last_before_which_the_loop_was_not_over(tmp_p
         executor.carry_out(StopAt(1, Generation(1), 20, ends_training=False))
 
     asyncio.run(ask())
-    assert said == [s.Positioned(1, 20, 10, stops=True, is_over=False)]
-    assert control.loop_is_over
+    assert said == [s.Positioned(Generation(1), 10, stops=True, step=20, is_over=False)]
+    assert control.stop_point.is_over

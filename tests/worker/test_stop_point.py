@@ -112,7 +112,7 @@ def test_between_two_threads_nobody_passes_a_step_at_which_it_was_to_stop() -> N
 
 
 def _stopped(training: Training) -> None:
-    assert training.control.stops_at(11)
+    assert not training.control.stop_point.passes(11)
     training.said.append("waits")
     training.control.await_go_on(1, 11)
 
@@ -133,7 +133,7 @@ def test_a_step_further_ahead_lets_it_go_on_to_that_one() -> None:
         wait_for(lambda: training.said, "wait at the step")
         assert training.control.stop_at(1, 13) == (10, True)
     assert training.said == ["waits", "stepped"]
-    assert training.control.stops_at(13)
+    assert not training.control.stop_point.passes(13)
 
 
 @pytest.mark.parametrize("how", ["interrupt", "verdict"])

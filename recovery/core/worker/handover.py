@@ -137,7 +137,7 @@ class Handover:
 
     def on_stimulus(
         self,
-        stimulus: s.DepartAsked | s.TrainingStopAsked | s.Positioned | s.LoopOver | s.SaveImpossible,
+        stimulus: s.DepartAsked | s.TrainingStopAsked | s.Positioned,
         now_ms: int,
         *,
         connected: bool,
@@ -153,18 +153,7 @@ class Handover:
                 self._stop_asked = asked
                 return [Send(asked)] if connected else []
             case s.Positioned():
-                at = stimulus
-                return [
-                    Send(
-                        Position(
-                            drain=at.drain, step=at.step, passed=at.passed, stops=at.stops, is_over=at.is_over
-                        )
-                    )
-                ]
-            case s.LoopOver():
-                return self._on_loop_over(stimulus)
-            case s.SaveImpossible():
-                return self._obstacle(stimulus)
+                return self._on_positioned(stimulus)
             case _:
                 assert_never(stimulus)
 
@@ -243,19 +232,20 @@ class Handover:
             return []
         return self.let_go()
 
-    def _on_loop_over(self, over: s.LoopOver) -> list[WorkerEffect]:
-        """Training is over before the step that was asked for: nobody is to wait for this rank there."""
-        if self._stop is None or self._stop.generation != over.generation:
+    def _on_positioned(self, at: s.Positioned) -> list[WorkerEffect]:
+        stop = self._stop
+        if stop is None or at.generation != stop.generation or at.step not in (None, stop.step):
+            # Nobody asks, or not for that step any more.
             return []
-        at = self._stop.step
-        return [Send(Position(drain=self._drain, step=at, passed=over.step, stops=False, is_over=True))]
-
-    def _obstacle(self, found: s.SaveImpossible) -> list[WorkerEffect]:
-        """The main thread has come to the step and cannot save there; of another step nobody asks."""
-        step, reason = found.step, found.reason[:1024]
-        if self._stop is None or step != self._stop.step:
-            return []
-        return [Send(Position(drain=self._drain, step=step, passed=step, stops=False, obstacle=reason))]
+        answer = Position(
+            drain=stop.drain,
+            step=stop.step,
+            passed=at.passed,
+            stops=at.stops,
+            obstacle=at.obstacle[:1024],
+            is_over=at.is_over,
+        )
+        return [Send(answer)]
 
     def on_timer(self, now_ms: int) -> list[WorkerEffect]:
         """The scheduler has had its time."""

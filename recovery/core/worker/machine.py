@@ -143,7 +143,7 @@ class WorkerMachine:
             case s.StopAsked():
                 leave = leave_of(stimulus.request_id, stimulus.reason)
                 return self._leave_with(leave, STOPPED, stimulus.reason, now_ms)
-            case s.DepartAsked() | s.TrainingStopAsked() | s.Positioned() | s.LoopOver() | s.SaveImpossible():
+            case s.DepartAsked() | s.TrainingStopAsked() | s.Positioned():
                 connected = self._connection.is_admitted
                 return self._handover.on_stimulus(stimulus, now_ms, connected=connected)
             case s.PauseNoticed():

@@ -261,28 +261,19 @@ class TrainingStopAsked(msgspec.Struct, frozen=True, tag="training_stop_asked"):
 
 
 class Positioned(msgspec.Struct, frozen=True, tag="positioned"):
-    """Where the main thread is, and whether it stops at the step that was asked for."""
-
-    drain: int
-    step: int
-    passed: int
-    stops: bool
-    is_over: bool = False
-    """Its loop has come to its end: it comes to no step any more."""
-
-
-class LoopOver(msgspec.Struct, frozen=True, tag="loop_over"):
-    """The main thread has come to the end of its loop: where it was asked to stop at a later step, it does not."""
+    """Where the main thread is: the answer to `StopAt`, and again where that holds no more, since it cannot save there or its loop has ended."""
 
     generation: Generation
-    step: int
-
-
-class SaveImpossible(msgspec.Struct, frozen=True, tag="save_impossible"):
-    """The main thread has come to the step where it was to save, and this training has no way to save out of turn."""
-
-    step: int
-    reason: str
+    passed: int
+    """It has left this step behind it."""
+    stops: bool = False
+    """It stops at the step that was asked for."""
+    step: int | None = None
+    """At which it was asked to stop; None: whichever that is."""
+    obstacle: str = ""
+    """Not empty: why this training cannot save out of turn."""
+    is_over: bool = False
+    """Its loop has come to its end: it comes to no step any more."""
 
 
 class PauseNoticed(msgspec.Struct, frozen=True, tag="pause_noticed"):
@@ -317,7 +308,5 @@ WorkerStimulus = Union[
     DepartAsked,
     TrainingStopAsked,
     Positioned,
-    LoopOver,
-    SaveImpossible,
     PauseNoticed,
 ]
