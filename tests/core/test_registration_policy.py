@@ -34,7 +34,7 @@ _RULES = Rules(worker_count=2)
 _NEW = Situation(Held.UNKNOWN, Token.NONE, Window.OVER, Slots.FREE)
 
 
-def _facts(register: Register | None = None, **fields: object) -> Facts:
+def _facts(register: Register | None = None, /, **fields: object) -> Facts:
     """A fresh process of this job that there is a slot for, but for these fields."""
     register = register or registration(node_id=NodeId("worker_3"), job="job")
     plain = Facts(register=register, rules=_RULES, job=new_job("job", _RULES), situation=_NEW)
