@@ -128,7 +128,7 @@ SIMULATED = (
         "I14",
         "core/scheduler/membership/takeover.py",
         "_last_resort",
-        "is_in_slot(lost, _place(node))",
+        "is_in_slot(lost, node.place)",
         "False",
         (
             "tests/core/test_takeover.py::test_anybody_on_its_host_takes_the_rank_whose_place_has_had_several_processes",
