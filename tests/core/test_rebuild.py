@@ -54,6 +54,26 @@ def test_the_own_store_of_a_worker_ends_a_scheduler_that_knows_nothing() -> None
     assert EventKind.PLAN_MADE not in desk.kinds()
 
 
+def test_a_scheduler_that_ends_for_a_lost_store_lets_nobody_in_any_more() -> None:
+    """The same moment ends it and lets an id go that a process waits for."""
+    desk = Desk(Rules(worker_count=1, standby_count=1, rebuild_store=True, rejoin_window_ms=0))
+    worker, standby = Worker(desk, "worker_0"), Worker(desk, "worker_9", standby=True)
+    for one in (worker, standby):
+        one.register()
+    standby.die()
+    waits = Worker(desk, "worker_9", standby=True)
+    waits.stays = True
+    waits.register()
+    ready(worker, past(0, worker_count=2))
+    assert not desk.machine.state.store_rebuild.ends_scheduler, "the standby may be back in a moment"
+
+    desk.at(desk.now + desk.rules.reconnect_grace_ms)
+
+    assert desk.exit is not None
+    assert desk.exit.code == "STORE_LOST"
+    assert waits.hears(m.Admitted) == 0
+
+
 def test_a_job_that_a_person_has_archived_starts_over() -> None:
     desk = Desk(Rules(worker_count=2, rebuild_store=True))
     desk.machine.state.archived_jobs = frozenset({OLD})

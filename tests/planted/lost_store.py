@@ -158,6 +158,15 @@ LOST_STORE = (
         (f"{CORE}::test_a_living_worker_of_another_job_ends_a_scheduler_that_knows_nothing",),
     ),
     Bug(
+        "a scheduler that ends for a lost store lets in who has waited",
+        "I5",
+        "core/scheduler/machine.py",
+        "SchedulerMachine.handle",
+        "not state.store_rebuild.ends_scheduler",
+        "True",
+        (f"{CORE}::test_a_scheduler_that_ends_for_a_lost_store_lets_nobody_in_any_more",),
+    ),
+    Bug(
         "a scheduler that ends for a lost store still plans",
         "I9",
         "core/scheduler/membership/lost_scheduler_store.py",
