@@ -104,7 +104,7 @@ def judge(facts: Facts) -> Decision:
     Source: design of the re-registration policy, docs/design/registration.md; the 30 s rule is MindSpore's.
     """
     ruled = (decided for rule in RULES if (decided := rule(facts)) is not None)
-    return next(ruled, None) or _by_table(facts)
+    return next(ruled, None) or _DECISIONS[BY_SITUATION[facts.situation]](facts)
 
 
 # --- what comes before the table ----------------------------------------------------------------------------------------
@@ -211,31 +211,6 @@ RULES: tuple[Callable[[Facts], Union[Decision, None]], ...] = (
 # --- what the table says ------------------------------------------------------------------------------------------------
 
 
-def _by_table(facts: Facts) -> Decision:
-    rules, node = facts.rules, facts.register.node_id
-    verdict = BY_SITUATION[facts.situation]
-    if verdict is Verdict.ADMIT:
-        return Admit()
-    if verdict is Verdict.ADMIT_STANDBY:
-        return Admit(standby=True)
-    if verdict is Verdict.RESUME:
-        return Resume()
-    if verdict is Verdict.NODE_ALIVE:
-        return _node_alive(facts)
-    if verdict is Verdict.REJOIN_WINDOW:
-        return Refuse(
-            "REJOIN_WINDOW",
-            f'node "{node}" was last heard {facts.silent_ms / 1000:.1f} s ago and may return in '
-            f"{facts.window_left_ms / 1000:.1f} s (MS_REJOIN_WINDOW={rules.rejoin_window_ms / 1000:g}).",
-            facts.window_left_ms,
-        )
-    if verdict is Verdict.SLOT_HELD:
-        return _slot_held(facts)
-    if verdict is Verdict.WORLD_FULL and facts.register.standby:
-        return _no_standby(node, rules)
-    return _REFUSALS[verdict](node, rules)
-
-
 def _node_alive(facts: Facts) -> Refuse:
     """Its holder is connected, or nobody is and the holder may still come back: two things for the reader to do."""
     rules, node, heard = facts.rules, facts.register.node_id, f"heard {facts.silent_ms / 1000:.1f} s ago"
@@ -273,30 +248,46 @@ def _slot_held(facts: Facts) -> Refuse:
     )
 
 
-def _no_standby(node: str, rules: Rules) -> Refuse:
-    if not rules.recovery_enabled:
-        why = "without recovery (MS_ENABLE_RECOVERY=0) a lost rank ends the job"
-        return Refuse("WORLD_FULL", f'node "{node}" would wait as a standby (MS_STANDBY=1), and {why}.')
+def _in_its_window(facts: Facts) -> Refuse:
     return Refuse(
-        "WORLD_FULL",
-        f'node "{node}" would wait as a standby (MS_STANDBY=1), and all places for one are taken: the scheduler has '
-        f"MS_STANDBY_NUM={rules.standby_count}. Start fewer standbys, or set it to their number.",
+        "REJOIN_WINDOW",
+        f'node "{facts.register.node_id}" was last heard {facts.silent_ms / 1000:.1f} s ago and may return in '
+        f"{facts.window_left_ms / 1000:.1f} s (MS_REJOIN_WINDOW={facts.rules.rejoin_window_ms / 1000:g}).",
+        facts.window_left_ms,
     )
 
 
-_REFUSALS = {
-    Verdict.UNKNOWN_TOKEN: lambda node, rules: Refuse(
+def _world_full(facts: Facts) -> Refuse:
+    rules, count = facts.rules, facts.rules.worker_count
+    why = (
+        f"is extra: all {count} slots are taken (MS_WORKER_NUM={count}). "
+        "Start fewer workers, or use the MS_NODE_ID of the one that is to be replaced."
+    )
+    if facts.register.standby:
+        why = (
+            "would wait as a standby (MS_STANDBY=1), and all places for one are taken: the scheduler has "
+            f"MS_STANDBY_NUM={rules.standby_count}. Start fewer standbys, or set it to their number."
+        )
+        if not rules.recovery_enabled:
+            why = "would wait as a standby (MS_STANDBY=1), and without recovery (MS_ENABLE_RECOVERY=0) a lost rank ends the job."
+    return Refuse("WORLD_FULL", f'node "{facts.register.node_id}" {why}')
+
+
+_DECISIONS: dict[Verdict, Callable[[Facts], Decision]] = {
+    Verdict.ADMIT: lambda facts: Admit(),
+    Verdict.ADMIT_STANDBY: lambda facts: Admit(standby=True),
+    Verdict.RESUME: lambda facts: Resume(),
+    Verdict.NODE_ALIVE: _node_alive,
+    Verdict.SLOT_HELD: _slot_held,
+    Verdict.REJOIN_WINDOW: _in_its_window,
+    Verdict.WORLD_FULL: _world_full,
+    Verdict.UNKNOWN_TOKEN: lambda facts: Refuse(
         "UNKNOWN_TOKEN",
-        f'node "{node}" brings a token that this scheduler\'s store never gave. It registers again, without it.',
+        f'node "{facts.register.node_id}" brings a token that this scheduler\'s store never gave. It registers again, without it.',
         0,
     ),
-    Verdict.FENCED: lambda node, rules: Refuse(
+    Verdict.FENCED: lambda facts: Refuse(
         "FENCED",
-        f'node "{node}" has a newer incarnation, or its slot is taken. This process may not go on and ends itself.',
-    ),
-    Verdict.WORLD_FULL: lambda node, rules: Refuse(
-        "WORLD_FULL",
-        f'node "{node}" is extra: all {rules.worker_count} slots are taken (MS_WORKER_NUM={rules.worker_count}). '
-        "Start fewer workers, or use the MS_NODE_ID of the one that is to be replaced.",
+        f'node "{facts.register.node_id}" has a newer incarnation, or its slot is taken. This process may not go on and ends itself.',
     ),
 }
