@@ -38,6 +38,11 @@ def began(generation: int, step: int) -> m.GenerationStart:
     return m.GenerationStart(generation=Generation(generation), step=step, epoch=0, step_in_epoch=0)
 
 
+def first_after(newest: int) -> int:
+    """The number of a desk's first plan once its lost store is built again."""
+    return rebuild.first_number_after(Generation(newest), rebuild.thousands_skipped("job"))
+
+
 def built(*pasts: m.JobHistory) -> Rebuilt:
     found = rebuild.rebuild({NodeId(f"w{one.rank}"): one for one in pasts})
     assert isinstance(found, Rebuilt)

@@ -27,7 +27,7 @@ from recovery.core.scheduler.machine import SchedulerMachine
 from recovery.core.scheduler.membership import lost_scheduler_store
 from recovery.core.tokens import token_digest
 from tests.core.desk import Desk, Worker, checkpoint, registration, running_workers
-from tests.core.pasts import OLD, come, pass_time, past, ready
+from tests.core.pasts import OLD, come, first_after, pass_time, past, ready
 
 # --- a scheduler that is not asked to rebuild ----------------------------------------------------------------------------
 
@@ -123,9 +123,16 @@ def test_it_takes_the_job_up_with_its_ranks_its_numbers_and_its_newest_common_st
 
     plans = [worker.last(m.Rollback) for worker in (one, other)]
     assert [(plan.rank, plan.step, plan.path) for plan in plans] == [(1, 20, "1/20"), (0, 20, "0/20")]
-    assert {(plan.job, plan.run, plan.generation, plan.incarnation) for plan in plans} == {(OLD, 1, 1000, 4)}
+    assert {(plan.job, plan.run, plan.generation, plan.incarnation) for plan in plans} == {
+        (OLD, 1, first_after(1), 4)
+    }
     [job] = desk.row(JobRecord)
-    assert (job.job, job.state, job.generation, job.scheduler_incarnation) == (OLD, JobState.RUNNING, 1000, 6)
+    assert (job.job, job.state, job.generation, job.scheduler_incarnation) == (
+        OLD,
+        JobState.RUNNING,
+        first_after(1),
+        6,
+    )
     assert EventKind.STORE_REBUILT in desk.kinds()
     assert {(row.node_id, row.rank, row.incarnation) for row in desk.row(NodeRecord)} == {
         ("worker_0", 1, 4),
@@ -134,7 +141,11 @@ def test_it_takes_the_job_up_with_its_ranks_its_numbers_and_its_newest_common_st
 
     desk.restart()
     worker = Worker(desk, "worker_0", job=OLD)
-    worker.token, worker.incarnation, worker.generation = one.token, Incarnation(4), Generation(1000)
+    worker.token, worker.incarnation, worker.generation = (
+        one.token,
+        Incarnation(4),
+        Generation(first_after(1)),
+    )
     answer = worker.register()
     assert isinstance(answer, m.Admitted)
     assert (answer.resumed, answer.job, answer.rank) == (True, OLD, 1)
@@ -293,4 +304,4 @@ def test_a_file_of_a_newer_generation_than_any_node_has_noted_keeps_its_number_t
     pasts = (msgspec.structs.replace(past(rank, 10, 20, generation=1004), generation=4) for rank in range(2))
     workers = come(desk, *pasts)
 
-    assert {worker.last(m.Rollback).generation for worker in workers} == {2000}
+    assert {worker.last(m.Rollback).generation for worker in workers} == {first_after(1004)}

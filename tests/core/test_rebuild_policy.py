@@ -191,6 +191,14 @@ def test_who_has_saved_and_is_gone_keeps_the_plan_from_step_0(lost_files: bool) 
 )
 def test_numbers_that_who_did_not_come_may_have_been_given_stay_free(newest: int, first: int) -> None:
     assert rebuild.first_number_after(Generation(newest)) == first
+    assert rebuild.first_number_after(Generation(newest), 7) == first + 7_000
+
+
+def test_two_stores_that_know_the_same_of_a_job_go_on_at_different_numbers() -> None:
+    """Neither meets those whom the other has given a plan: else both worlds' files of a step would be taken for one history."""
+    skipped = {rebuild.thousands_skipped(job) for job in ("4f0c", "4f0d", "4f0e")}
+    assert len(skipped) == 3
+    assert all(0 <= one < rebuild.STORES_TOLD_APART for one in skipped)
 
 
 def test_run_that_only_who_is_gone_knew_goes_on() -> None:

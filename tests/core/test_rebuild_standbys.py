@@ -12,7 +12,7 @@ from recovery.core.records import EventKind, IncarnationRecord, JobRecord, JobSt
 from recovery.core.rules import Rules
 from recovery.core.scheduler.membership.lost_scheduler_store import REBUILDING
 from tests.core.desk import Desk, Worker, checkpoint, running_workers
-from tests.core.pasts import OLD, pass_time, past, ready
+from tests.core.pasts import OLD, first_after, pass_time, past, ready
 
 RULES = Rules(worker_count=2, standby_count=1, rebuild_store=True)
 BEFORE, LATER = past(1, 10, generation=3), past(1, 10, 20, generation=5)
@@ -126,12 +126,12 @@ def test_standbys_that_have_all_ranks_have_one_lease_to_come_before_notes_are_be
             assert isinstance(worker.register(), m.Admitted)
             ready(worker, past(rank, 10, 20, generation=5))
         plan = train[0].last(m.Rollback)
-        assert (plan.step, plan.generation) == (20, 1000)
+        assert (plan.step, plan.generation) == (20, first_after(1))
         assert ranks(desk) == {"worker_0": None, "worker_1": None, "s0": 0, "s1": 1}
     else:
         pass_time(desk, RULES.lease_ms, *before)
         plan = before[0].last(m.Rollback)
-        assert (plan.step, plan.generation) == (10, 1000)
+        assert (plan.step, plan.generation) == (10, first_after(1))
 
 
 def test_who_trains_is_believed_at_once_though_a_standby_is_missing() -> None:
@@ -141,7 +141,7 @@ def test_who_trains_is_believed_at_once_though_a_standby_is_missing() -> None:
         worker.generation = Generation(3)
         assert isinstance(worker.register(), m.Admitted)
         ready(worker, past(rank, 10, generation=3))
-    assert train[0].last(m.Rollback).generation == 1000
+    assert train[0].last(m.Rollback).generation == first_after(1)
 
 
 def test_living_standby_that_trains_is_a_member_to_a_scheduler_that_knows_nothing() -> None:
@@ -242,7 +242,7 @@ def test_generation_of_who_held_a_rank_and_is_gone_again_is_not_given_again() ->
     assert desk.row(JobRecord)[0].state is JobState.FORMING, "it has one lease to come back"
     pass_time(desk, RULES.lease_ms, first, second)
     assert ranks(desk) == {"worker_0": 0, "worker_1": 1, "s0": None}
-    assert first.last(m.Rollback).generation == 2000
+    assert first.last(m.Rollback).generation == first_after(1001)
 
 
 def test_generation_that_somebody_reported_is_not_given_again_by_the_next_process_of_the_scheduler() -> None:
@@ -254,7 +254,7 @@ def test_generation_that_somebody_reported_is_not_given_again_by_the_next_proces
     ready(first, past(0, generation=3))
     ready(second, past(1, generation=3))
     pass_time(desk, 2 * RULES.lease_ms, first, second)
-    assert first.last(m.Rollback).generation == 2000
+    assert first.last(m.Rollback).generation == first_after(1001)
 
 
 def test_what_is_known_already_is_not_noted_again() -> None:
@@ -276,7 +276,7 @@ def test_files_of_a_plan_that_nobody_here_knows_are_not_gone_back_to() -> None:
     pass_time(desk, RULES.lease_ms, first, second)
     plan = first.follow()
     second.follow()
-    assert (plan.step, plan.generation) == (10, 1000)
+    assert (plan.step, plan.generation) == (10, first_after(1))
     first.die()
     desk.at(desk.now + RULES.reconnect_grace_ms)
     [waits] = come(desk, "s0")
@@ -286,7 +286,7 @@ def test_files_of_a_plan_that_nobody_here_knows_are_not_gone_back_to() -> None:
         checkpoint(20, generation=4, path="1/20"), checkpoint(10, generation=3, path="1/10"), step=12
     )
     again = waits.last(m.Rollback)
-    assert (again.step, again.generation, again.path) == (10, 1001, "0/10")
+    assert (again.step, again.generation, again.path) == (10, first_after(1) + 1, "0/10")
 
 
 def test_holder_of_a_rank_nobody_has_saved_in_has_one_lease_to_come() -> None:
@@ -299,7 +299,7 @@ def test_holder_of_a_rank_nobody_has_saved_in_has_one_lease_to_come() -> None:
     [waits] = come(desk, "s0")
     ready(waits, past(0, generation=5))
     pass_time(desk, RULES.lease_ms, first, second, waits)
-    assert waits.last(m.Rollback).generation == 1000
+    assert waits.last(m.Rollback).generation == first_after(1)
     assert ranks(desk) == {"worker_0": None, "worker_1": 1, "s0": 0}
 
 

@@ -255,7 +255,7 @@ GENERATIONS = (
         "I20",
         "core/scheduler/generations/change.py",
         "_next_number",
-        "rebuild.first_number_after(newest)",
+        "rebuild.first_number_after(newest, state.store_rebuild.thousands_skipped)",
         "Generation(newest + 1)",
         (
             "tests/core/test_rebuild_standbys.py::test_files_of_a_plan_that_nobody_here_knows_are_not_gone_back_to",

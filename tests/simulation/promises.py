@@ -106,7 +106,9 @@ class Promises:
         self.live = LivePromises(world, self)
 
     def store_lost(self) -> None:
-        """What was written is gone; the numbers and the plans that anybody has received are not."""
+        """What was written is gone, or is in a moment; the numbers and the plans that anybody has received are not, nor whose rank was taken."""
+        known = [one for one in self.world.living if (NodeRecord, one.name) in self.world.store.rows]
+        self._left_behind |= {one for one in known if one.plan and self.is_fenced(one)}
         self._lost = self._builds_again = True
         self._admitted.clear()
         self._planned, self._scheduler_sent = (0, 0), 0

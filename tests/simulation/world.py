@@ -235,8 +235,8 @@ class World:
         """The scheduler's store is gone; its next process knows nothing and asks the workers."""
         self._stores += 1
         self.kill_scheduler()
-        self.store = StoreModel(f"job-{self._stores}")
         self.promises.store_lost()
+        self.store = StoreModel(f"job-{self._stores}")
 
     def _relaunch_scheduler(self) -> None:
         self._starts += 1

@@ -26,6 +26,7 @@ from recovery.core.records import (
     to_record,
 )
 from recovery.core.tiers import tier_of
+from recovery.core.tokens import token_digest
 
 REPORTED = "reported by the workers"
 NOT_KNOWN = "rebuilt: whether all ranks held it is not known"
@@ -35,6 +36,9 @@ UNSURE = "; not known: "
 """What follows it in the details of the event of a rebuild, nobody has known."""
 NUMBERS_PER_REBUILD = 1_000
 NUMBERS_LEFT_FREE = 100
+STORES_TOLD_APART = 1_000
+"""Of two stores that are built again from the same reports, and of which the second meets nobody who was given a plan by the first, one in so
+many goes on at the same number. At ten times it numbers get seven digits; at a tenth of it one in a hundred is given twice."""
 
 
 class Rebuilt(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,13 +185,22 @@ def slot_names(wanted: Mapping[NodeId, str]) -> dict[NodeId, str]:
     return names
 
 
-def first_number_after(newest: Generation) -> Generation:
-    """The number of the first plan of a store that was built again: the next thousand that leaves a hundred numbers free.
+def thousands_skipped(job: str) -> int:
+    """How many thousands of numbers a store leaves out that was of this job while it was new: the id is of that store alone.
+
+    One number of two worlds would make one history of both their files: what each rank saved in it is not rolled back by the other's plan.
+    """
+    return int(token_digest(job), 16) % STORES_TOLD_APART
+
+
+def first_number_after(newest: Generation, skipped: int = 0) -> Generation:
+    """The number of the first plan of a store that was built again: the next thousand that leaves a hundred numbers free, and `skipped` on.
 
     The plans that only nodes have received which did not come have numbers above the newest that is known. None of them is given again, and
-    what was saved in them is older than this plan.
+    what was saved in them is older than this plan, or newer, and never of the same number.
     """
-    return Generation(math.ceil((newest + NUMBERS_LEFT_FREE) / NUMBERS_PER_REBUILD) * NUMBERS_PER_REBUILD)
+    thousand = math.ceil((newest + NUMBERS_LEFT_FREE) / NUMBERS_PER_REBUILD) + skipped
+    return Generation(thousand * NUMBERS_PER_REBUILD)
 
 
 def _steps(past: JobHistory) -> str:

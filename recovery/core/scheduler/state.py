@@ -124,6 +124,8 @@ class LostStore:
         """What nodes have said of their past while it is built again, also those that are gone."""
         self.reported_generation = Generation(0)
         """The newest that a node has reported, gone or not: the store may have lost it, and its number is never given again."""
+        self.thousands_skipped = 0
+        """Of the numbers that its first plan leaves out (policy/rebuild.py)."""
         self.ends_scheduler = False
         """This scheduler ends because of it: nothing is decided any more, whatever still arrives."""
 

@@ -197,7 +197,7 @@ def _next_number(state: SchedulerState) -> Generation:
     of_nodes = max(node.record.generation for node in state.nodes.values())
     newest = max(state.job.generation, state.store_rebuild.reported_generation, of_nodes)
     if state.generations and state.generations[-1].cause is Cause.STORE_REBUILT:
-        return rebuild.first_number_after(newest)
+        return rebuild.first_number_after(newest, state.store_rebuild.thousands_skipped)
     return Generation(newest + 1)
 
 

@@ -244,6 +244,7 @@ def _raise_incarnations(state: SchedulerState, built: rebuild.Rebuilt) -> list[R
 
 def _become(state: SchedulerState, built: rebuild.Rebuilt) -> None:
     """From now on this scheduler is of the job that was found."""
+    state.store_rebuild.thousands_skipped = rebuild.thousands_skipped(state.job.job)
     scheduler_incarnation = max(built.scheduler_incarnation + 1, state.job.scheduler_incarnation)
     state.job = msgspec.structs.replace(
         state.job,
