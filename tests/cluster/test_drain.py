@@ -145,7 +145,7 @@ def test_without_a_standby_the_process_leaves_behind_a_save(small: SmallCluster)
 
 
 def test_without_a_ready_standby_a_script_ends_by_the_signal(tmp_path: Path) -> None:
-    environment = {**PATIENT, "JOB_FACE": "init", "JOB_HELD_STEP": "20"}
+    environment = {**PATIENT, "JOB_FACE": "init", "JOB_HELD_STEP": str(LAST_STEP - 5)}
     with SmallCluster(tmp_path, environment=environment) as cluster:
         cluster.start()
         cluster.wait_step(6)
@@ -239,6 +239,9 @@ def _as_without_it(cluster: SmallCluster, *lost: str) -> None:
 def test_a_standby_that_dies_in_the_middle_ends_it(held: SmallCluster) -> None:
     held.kill("standby_0")
     del held.processes["standby_0"]
+    held.wait_event(EventKind.NODE_SUSPECTED, "standby_0")
+    # It leaves behind a save.
+    held.go_on()
     _as_without_it(held, "worker_1")
     assert outcomes(held) == ["no standby is ready"]
 

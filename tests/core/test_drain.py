@@ -96,6 +96,27 @@ def test_without_a_standby_the_answer_is_no_and_the_step_is_saved() -> None:
     assert drained.desk.machine.state.checkpoints.committed_step == 15
 
 
+def test_without_a_standby_a_save_that_takes_longer_is_waited_for() -> None:
+    drained = Drained(standbys=0)
+    drained.depart()
+    for _ in range(2):
+        for worker in drained.workers:
+            drained.answer(worker, 14)
+    drained.zero.save(15)
+    drained.desk.at(STOP_FOLLOWS_MS)
+    assert drained.is_in(BarrierState.SAVING)
+    drained.one.save(15)
+    assert drained.outcome() == "no standby is ready"
+    assert drained.one.last(NotHandedOver).reason == "no standby is ready"
+
+
+def test_without_a_standby_a_step_that_is_not_reached_is_waited_for_no_longer_than_a_drain() -> None:
+    drained = Drained(standbys=0)
+    drained.depart()
+    drained.desk.at(RULES.drain_timeout_ms)
+    assert drained.outcome() == "no standby is ready; it took longer than 5 s (MS_DRAIN_TIMEOUT), asking"
+
+
 def test_why_a_drain_is_not_begun() -> None:
     drained = Drained(standbys=1)
     state = drained.desk.machine.state
@@ -145,8 +166,9 @@ def test_whatever_comes_between_gives_it_up_and_lets_everybody_go_on(state: Barr
             drained.zero.die()
         case "standby":
             drained.standbys[0].die()
-            assert drained.is_in(state), "the launcher may be asked to end the job by the same signal"
             drained.desk.at(STOP_FOLLOWS_MS)
+            assert drained.is_in(state), "the process leaves anyway, behind a save if there is time for one"
+            drained.desk.at(RULES.drain_timeout_ms)
         case "departing":
             drained.one.die()
         case "stopped":
@@ -246,6 +268,11 @@ def test_when_more_depart_than_standbys_wait_all_leave_as_they_are() -> None:
     assert drained.is_in(BarrierState.ASKING)
     drained.depart(drained.zero)
     assert drained.is_in(BarrierState.ASKING), "the launcher may be asked to end the job by the same signal"
+    for _ in range(2):
+        for worker in drained.workers:
+            drained.answer(worker, 14)
+    for worker in drained.workers:
+        worker.save(15)
     drained.desk.at(2 * STOP_FOLLOWS_MS)
     for worker in drained.workers:
         assert worker.last(NotHandedOver).reason == "2 ranks need a standby each, and there are 1"
@@ -289,8 +316,8 @@ def test_a_signal_joins_what_a_person_has_begun() -> None:
     drained.desk.handle(DrainAsked((NodeId("worker_1"),), "", "recovery drain worker_1"))
     request = drained.depart()
     drained.desk.handle(DrainAsked((NodeId("worker_1"),), "", "recovery drain worker_1"))
-    drained.desk.at(STOP_FOLLOWS_MS)
     drained.standbys[0].die()
+    drained.desk.at(RULES.drain_timeout_ms)
     assert drained.one.last(NotHandedOver).request_id == request
 
 

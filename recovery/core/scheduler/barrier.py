@@ -101,6 +101,11 @@ class Barrier:
         return bool(self.launchers)
 
     @property
+    def leaves_anyway(self) -> bool:
+        """Was every process that departs asked to end by its system, whatever becomes of its rank?"""
+        return bool(self.departing) and None not in self.departing.values()
+
+    @property
     def handed_over(self) -> bool:
         """Has a standby the rank, and was no step lost?"""
         return self.is_done and not (self.ends_job or self.ends_training)

@@ -270,14 +270,17 @@ def advance(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     missing = "" if barrier.ends_job else _missing(state, set(barrier.departing), barrier.left_hosts)
     back = [f"{node.record.node_id} has connected again" for node in barrier.reconnected(state.workers)]
     obstacle = _not_here(state, ends_job=barrier.ends_job) or next(iter(back), "")
-    if obstacle or (missing and now_ms >= barrier.standbys_due_ms):
+    is_saved = barrier.state is BarrierState.SAVING and state.checkpoints.durable_step >= barrier.step
+    # A process that leaves anyway leaves behind a save: the plan goes there.
+    is_due = now_ms >= barrier.standbys_due_ms and (is_saved or not barrier.leaves_anyway)
+    if obstacle or (missing and is_due):
         return give_up(state, barrier, obstacle or missing)
     if now_ms >= barrier.until_ms:
         # Also where this process was paused: a rank that waited at the step has let go by itself, and trains on.
         limit = f"{barrier.wait_ms / 1000:g} s (MS_DRAIN_TIMEOUT)"
         limit = "MS_STOP_GRACE leaves for it" if barrier.ends_job else limit
-        return give_up(state, barrier, f"it took longer than {limit}, {barrier.state.value}")
-    is_saved = barrier.state is BarrierState.SAVING and state.checkpoints.durable_step >= barrier.step
+        late = f"it took longer than {limit}, {barrier.state.value}"
+        return give_up(state, barrier, "; ".join(filter(None, [missing, late])))
     if not is_saved or missing:
         return []
     if not barrier.ends_job:
