@@ -280,6 +280,17 @@ GENERATIONS = (
         ("tests/core/test_looked_at.py::test_state_that_cannot_be_begins_no_generation",),
     ),
     Bug(
+        "two stores of one job that are built again go on at one number",
+        "I20",
+        "core/scheduler/membership/lost_scheduler_store.py",
+        "_become",
+        "state.store_rebuild.thousands_skipped = rebuild.thousands_skipped(state.job.job)",
+        "",
+        (
+            "tests/simulation/test_two_worlds.py::test_files_of_two_worlds_are_never_taken_for_one_history[rank 0 of the one, rank 1 of the other]",
+        ),
+    ),
+    Bug(
         "a plan is made before all ranks are here",
         "I9",
         "core/scheduler/membership/quorum.py",

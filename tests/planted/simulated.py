@@ -115,6 +115,18 @@ SIMULATED = (
         ("tests/core/test_takeover.py::test_successor_takes_the_rank_when_nobody_can_read_its_newest_file",),
     ),
     Bug(
+        "who reads an older step of the rank that it was started for takes another, and leaves that one to nobody",
+        "I14",
+        "core/scheduler/membership/takeover.py",
+        "_comes_for",
+        "decline.newest != 0 and standby.record.host == holder.record.host",
+        "False",
+        (
+            "tests/core/test_takeover_slots.py::test_who_reads_an_older_step_of_its_own_rank_takes_no_other_which_would_leave_that_one_to_nobody",
+            "tests/core/test_takeover_slots.py::test_who_has_not_said_in_time_what_it_reads_of_its_own_rank_is_asked_for_no_other",
+        ),
+    ),
+    Bug(
         "a rank whose newest file nobody can read waits for a process that has another rank",
         "I14",
         "core/scheduler/membership/takeover.py",

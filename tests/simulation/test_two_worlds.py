@@ -81,7 +81,15 @@ def two_worlds(seed: int) -> World:
 
 
 @pytest.mark.parametrize(
-    "absent", [("s0", "w0"), ("s1", "w1"), ("s0", "s1"), ("w0", "w1"), ("w0",), ("s0",), ()]
+    "absent",
+    [
+        pytest.param(("s1", "w1"), id="rank 0 of the one, rank 1 of the other"),
+        pytest.param(("s0", "w0"), id="rank 1 of the one, rank 0 of the other"),
+        pytest.param(("s0", "s1"), id="both ranks 1"),
+        pytest.param(("w0", "w1"), id="both ranks 0"),
+        pytest.param(("w0",), id="one world and a rank of the other"),
+        pytest.param((), id="all"),
+    ],
 )
 def test_files_of_two_worlds_are_never_taken_for_one_history(absent: tuple[str, ...]) -> None:
     """I20 is checked at each load. Where one rank of each world comes, and nothing is common, the job ends and says who holds what."""
