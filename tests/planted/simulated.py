@@ -122,8 +122,8 @@ SIMULATED = (
         "decline.newest != 0 and standby.record.host == holder.record.host",
         "False",
         (
-            "tests/core/test_takeover_slots.py::test_who_reads_an_older_step_of_its_own_rank_takes_no_other_which_would_leave_that_one_to_nobody",
-            "tests/core/test_takeover_slots.py::test_who_has_not_said_in_time_what_it_reads_of_its_own_rank_is_asked_for_no_other",
+            "tests/core/test_takeover_own_rank.py::test_who_reads_an_older_step_of_its_own_rank_takes_no_other_which_would_leave_that_one_to_nobody",
+            "tests/core/test_takeover_own_rank.py::test_who_has_not_said_in_time_what_it_reads_of_its_own_rank_is_asked_for_no_other",
         ),
     ),
     Bug(
