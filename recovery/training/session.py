@@ -340,8 +340,7 @@ class Session(KnownCommits):
         control.await_go_on(self.generation, self.step)
 
     def _cannot_save(self, why: str) -> None:
-        at = s.Positioned(self._plan.generation, self.step, step=self.step, obstacle=why)
-        self._service.post(at)
+        self._service.post(s.Positioned(self._plan.generation, self.step, step=self.step, obstacle=why))
 
     def refuse_drains(self, reason: str) -> None:
         """This training cannot stop at a step that is asked for, so its rank is never handed over; the reason is for people."""
