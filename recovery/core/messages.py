@@ -10,6 +10,7 @@ from typing import Annotated, Union
 
 import msgspec
 
+from recovery.core.barrier_messages import BarrierFromNode, BarrierFromScheduler, StopJob
 from recovery.core.copy_messages import SOURCES_MAX, CopyFromNode, CopyFromScheduler
 from recovery.core.generation_messages import (
     CheckpointInvalid,
@@ -21,7 +22,6 @@ from recovery.core.generation_messages import (
     StateAgreed,
     StateLoaded,
 )
-from recovery.core.handover_messages import HandoverFromNode, HandoverFromScheduler, StopJob
 from recovery.core.held import SKIPPED_MAX, HeldCheckpoint, HeldCopy, LiveState, Skipped, Source
 from recovery.core.ids import Generation, Incarnation, NodeId
 from recovery.core.message_fields import (
@@ -383,12 +383,12 @@ FromNode = Union[
     Failure,
     Done,
     Leave,
-    HandoverFromNode,
+    BarrierFromNode,
     CopyFromNode,
     Exited,
     StopJob,
 ]
 FromScheduler = Union[
     Admitted, Refused, HeartbeatAck, Received, Interrupt, Rollback, Rendezvous, StateAgreed, Committed, Offer,
-    HandoverFromScheduler, CopyFromScheduler, JobEnded,
+    BarrierFromScheduler, CopyFromScheduler, JobEnded,
 ]  # fmt: skip

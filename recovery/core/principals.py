@@ -11,8 +11,8 @@ from typing import get_args
 
 import msgspec
 
+from recovery.core import barrier_messages as h
 from recovery.core import copy_messages as c
-from recovery.core import handover_messages as h
 from recovery.core import messages as m
 from recovery.core.ids import NodeId, Rank
 

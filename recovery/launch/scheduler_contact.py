@@ -11,8 +11,8 @@ import msgspec
 from typing_extensions import override
 
 from recovery import clock
+from recovery.core.barrier_messages import JobSaved, StopJob
 from recovery.core.converter import Converter
-from recovery.core.handover_messages import JobSaved, StopJob
 from recovery.core.ids import NodeId, RequestId
 from recovery.core.messages import Exited, FromScheduler, ProcessIdentity
 from recovery.core.records import EventKind

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from recovery import config, end_note, log
-from recovery.core.worker.handover import STOPPED
+from recovery.core.worker.requests import STOPPED
 from recovery.errors import RecoveryError, exit_code_of
 from recovery.worker.training_control import Verdict
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from recovery.core.handover_messages import StopJob
+from recovery.core.barrier_messages import StopJob
 from recovery.core.ids import NodeId
 from recovery.core.messages import Exited, FromNode, Register
 from recovery.core.principals import AuthMethod, Principal, PrincipalKind

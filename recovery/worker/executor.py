@@ -99,7 +99,7 @@ class Executor:
             case Interrupt() | OpenGeneration() | OpenRendezvous() | BeginSteps():
                 self._let_main_thread_know(effect)
             case StopAt() | EndTraining() | ResumeTraining() | LeaveAsAsked():
-                self._hand_over(effect)
+                self._at_barrier(effect)
             case ReplaceProcess():
                 self._replace(effect.reason, effect.hangs)
             case NoteAdmission():
@@ -157,7 +157,7 @@ class Executor:
             admitted.run,
         )
 
-    def _hand_over(self, effect: StopAt | EndTraining | ResumeTraining | LeaveAsAsked) -> None:
+    def _at_barrier(self, effect: StopAt | EndTraining | ResumeTraining | LeaveAsAsked) -> None:
         match effect:
             case StopAt() if self._training_control.drain_unsupported_reason and not effect.ends_training:
                 why = self._training_control.drain_unsupported_reason

@@ -25,7 +25,7 @@ from typing_extensions import override
 
 import recovery
 import recovery.torch as rt
-from recovery.core.worker import handover
+from recovery.core.worker import barrier
 from recovery.torch.file_layout import FileLayout
 from recovery.torch.shared_state import SharedPieces
 from recovery.training import shared_directory_probe
@@ -49,7 +49,7 @@ LAYOUT = os.environ.get("JOB_LAYOUT", "rank")
 """Of the checkpoints: one directory for each rank, or one for all; apart: one for each rank where there should be one for all."""
 OWN = os.environ.get("JOB_OWN", "")
 """drifts: a part differs between ranks; per_rank: it does, and the state is told so."""
-handover.ANSWER_MS = int(os.environ.get("JOB_ANSWER_MS", handover.ANSWER_MS))
+barrier.ANSWER_MS = int(os.environ.get("JOB_ANSWER_MS", barrier.ANSWER_MS))
 """How long a worker that is asked to end waits for the scheduler's answer: no setting, and too short for a scheduler on a busy machine."""
 OPEN_FILES = int(os.environ.get("JOB_OPEN_FILES", "0"))
 """How many the process holds open beside its own, as data loaders over many shards do."""

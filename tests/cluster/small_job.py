@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import recovery
-from recovery.core.worker import handover
+from recovery.core.worker import barrier
 from recovery.training.state import Snapshot
 
 HERE = Path(__file__).absolute().parent
@@ -36,7 +36,7 @@ HELD_FIRST = int(os.environ.get("JOB_HELD_FIRST", "0"))
 SAVE_STEPS = int(os.environ.get("JOB_SAVE_STEPS", "5"))
 SAVES_BY_NODE = os.environ.get("JOB_SAVES_BY_NODE") == "1"
 """Checkpoints lie in a directory of the node's name, not of the rank's number."""
-handover.ANSWER_MS = int(os.environ.get("JOB_ANSWER_MS", handover.ANSWER_MS))
+barrier.ANSWER_MS = int(os.environ.get("JOB_ANSWER_MS", barrier.ANSWER_MS))
 """How long a worker that is asked to end waits for the scheduler's answer: no setting, and too short for a scheduler on a busy machine."""
 AFTER_S = float(os.environ.get("JOB_AFTER_S", "0"))
 """How long the script goes on when training is over, as one does that evaluates what it has trained."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from recovery.core import messages as m
-from recovery.core.handover_messages import Depart, Position, SaveAt
+from recovery.core.barrier_messages import Depart, Position, SaveAt
 from recovery.core.ids import RequestId
 from recovery.core.records import EventKind, JobState, NodeRecord
 from recovery.core.rules import Rules

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from recovery.core import messages as m
-from recovery.core.handover_messages import DrainCancelled, HandedOver, NotHandedOver, Position, SaveAt
+from recovery.core.barrier_messages import GoOn, HandedOver, NotHandedOver, Position, SaveAt
 from recovery.core.ids import NodeId
 from recovery.core.records import EventKind, JobState, NodeState
 from recovery.core.rules import Rules
@@ -90,7 +90,7 @@ def test_without_a_standby_the_answer_is_no_and_the_step_is_saved() -> None:
     assert drained.is_in(BarrierState.SAVING), "nobody is sent away"
     drained.desk.at(STOP_FOLLOWS_MS)
     assert drained.one.last(NotHandedOver) == NotHandedOver(request_id=request, reason="no standby is ready")
-    assert drained.zero.hears(DrainCancelled)
+    assert drained.zero.hears(GoOn)
     drained.one.send(m.Leave(request_id=drained.one.request(), reason="SIGTERM"))
     assert drained.node("worker_1").state is NodeState.LEFT
     assert drained.desk.machine.state.checkpoints.committed_step == 15
@@ -184,7 +184,7 @@ def test_whatever_comes_between_gives_it_up_and_lets_everybody_go_on(state: Barr
     assert drained.is_in(BarrierState.ENDED)
     for worker in drained.workers:
         if drained.desk.machine.state.speaker(worker.connection) is not None:
-            assert worker.last(DrainCancelled) == DrainCancelled(drain=1)
+            assert worker.last(GoOn) == GoOn(drain=1)
     if what != "departing":
         assert drained.one.last(NotHandedOver).request_id == request
         assert not drained.one.hears(HandedOver)
@@ -306,7 +306,7 @@ def test_who_is_drained_by_a_person_trains_on_when_it_is_given_up() -> None:
     drained.desk.handle(DrainAsked((NodeId("worker_1"),), "", "recovery drain worker_1"))
     drained.standbys[0].die()
     assert drained.is_in(BarrierState.ENDED)
-    assert drained.one.hears(DrainCancelled)
+    assert drained.one.hears(GoOn)
     assert not drained.one.hears(NotHandedOver), "it has asked nothing"
     assert drained.job is JobState.RUNNING
 

@@ -8,8 +8,8 @@ from collections import deque
 import pytest
 
 from recovery.core import messages as m
+from recovery.core.barrier_messages import HandedOver
 from recovery.core.effects import Exit, Persist, Report
-from recovery.core.handover_messages import HandedOver
 from recovery.core.ids import Generation, NodeId, RequestId, ResumeToken
 from recovery.core.records import EventKind, JobState
 from recovery.core.rules import Rules

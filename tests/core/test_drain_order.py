@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from recovery.core import messages as m
+from recovery.core.barrier_messages import Depart, GoOn, HandedOver, NotHandedOver, SaveAt
 from recovery.core.effects import Answer, Persist
-from recovery.core.handover_messages import Depart, DrainCancelled, HandedOver, NotHandedOver, SaveAt
 from recovery.core.ids import ResumeToken
 from recovery.core.scheduler.effects import Send
 from recovery.core.scheduler.stimuli import ConnectionLost, MessageReceived
@@ -18,7 +18,7 @@ def test_step_that_is_asked_for_overtakes_no_plan_and_is_not_overtaken_by_its_en
     depart = Depart(request_id=drained.one.request(), reason="SIGTERM")
     begun = machine.handle(MessageReceived(drained.one.connection, depart, "", ResumeToken("")), now)
     given_up = machine.handle(ConnectionLost(drained.zero.connection, "closed"), now)
-    for effects, kinds in ((begun, SaveAt), (given_up, (DrainCancelled, NotHandedOver))):
+    for effects, kinds in ((begun, SaveAt), (given_up, (GoOn, NotHandedOver))):
         behind = [
             step.message
             for one in effects

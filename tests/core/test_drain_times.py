@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from recovery.core import messages as m
-from recovery.core.handover_messages import DrainCancelled, HandedOver
+from recovery.core.barrier_messages import GoOn, HandedOver
 from recovery.core.records import JobState, NodeState
 from recovery.core.scheduler.views import drain_view
 from tests.core.desk import checkpoint
@@ -32,7 +32,7 @@ def test_rank_that_has_connected_again_waits_at_no_step_any_more() -> None:
     drained.zero.save(step)
     drained.zero.register()
     assert drained.outcome() == "worker_0 has connected again"
-    assert drained.one.hears(DrainCancelled)
+    assert drained.one.hears(GoOn)
     drained.one.save(step)
     assert not drained.one.hears(HandedOver)
 

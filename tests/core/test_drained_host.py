@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from recovery.core import messages as m
-from recovery.core.handover_messages import Position, SaveAt
+from recovery.core.barrier_messages import Position, SaveAt
 from recovery.core.ids import NodeId
 from recovery.core.records import EventKind, JobState
 from recovery.core.scheduler.stimuli import DrainAsked

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from recovery.core import messages as m
-from recovery.core.checkpoints import CheckpointIndex
-from recovery.core.handover_messages import (
-    DrainCancelled,
+from recovery.core.barrier_messages import (
+    GoOn,
     HandedOver,
     JobSaved,
     NotHandedOver,
@@ -15,6 +14,7 @@ from recovery.core.handover_messages import (
     SaveAt,
     StopJob,
 )
+from recovery.core.checkpoints import CheckpointIndex
 from recovery.core.ids import ConnectionId, NodeId, RequestId
 from recovery.core.records import EventKind, JobState
 from recovery.core.rules import Rules
@@ -78,7 +78,7 @@ def test_all_ranks_save_a_step_and_wait_there_for_their_end() -> None:
     assert (begun.reason, begun.details) == ("the launcher at 10.0.0.1: SIGTERM", "")
     assert stopped.job is JobState.RUNNING
     for worker in stopped.workers:
-        assert not worker.hears(DrainCancelled), "it waits"
+        assert not worker.hears(GoOn), "it waits"
         assert not worker.hears(HandedOver), "its launcher ends it"
     assert launcher in stopped.desk.kept
     assert launcher not in stopped.desk.closed
@@ -128,7 +128,7 @@ def test_a_signal_to_all_processes_at_once_is_the_end_of_the_job(standbys: int, 
     assert stopped.heard(launcher) == [said(18)]
     for worker, request in zip(stopped.workers, requests, strict=True):
         assert worker.last(NotHandedOver).request_id == request
-        assert not worker.hears(DrainCancelled), "it leaves at that step"
+        assert not worker.hears(GoOn), "it leaves at that step"
     ended = [one.reason for one in stopped.desk.events if one.kind is EventKind.DRAIN_ENDED]
     assert ended == ["the whole job is to end", "saved at step 18, where the job ends"]
 
@@ -149,7 +149,7 @@ def test_a_job_that_is_not_worth_a_save_lets_those_go_that_wait_for_another() ->
     launcher = stop(drained.desk)
     [answer] = drained.desk.tray[launcher]
     assert answer == said(10, "no step is done since step 0")
-    assert drained.zero.last(DrainCancelled) == DrainCancelled(drain=1)
+    assert drained.zero.last(GoOn) == GoOn(drain=1)
     assert drained.one.last(NotHandedOver).request_id == request
 
 
@@ -234,7 +234,7 @@ def test_whatever_comes_between_ends_the_job_as_it_is(state: BarrierState, what:
             stopped.answer(stopped.zero, 14, obstacle="nothing saves")
     assert stopped.heard(launcher) == [said(10, obstacle)]
     assert stopped.outcome() == f"not saved for the end of the job: {obstacle}"
-    assert stopped.one.last(DrainCancelled) == DrainCancelled(drain=1)
+    assert stopped.one.last(GoOn) == GoOn(drain=1)
 
 
 def test_a_job_that_cannot_be_saved_is_not_kept_waiting() -> None:
@@ -369,4 +369,4 @@ def test_a_rank_that_has_trained_to_the_end_is_not_handed_over_nor_waited_for_wh
     launcher = stopped.stop()
     over(stopped, stopped.one, 20)
     assert stopped.heard(launcher) == [said(0, "worker_1 has trained to the end")]
-    assert stopped.zero.hears(DrainCancelled)
+    assert stopped.zero.hears(GoOn)

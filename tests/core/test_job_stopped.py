@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from recovery.core.handover_messages import NotHandedOver
+from recovery.core.barrier_messages import NotHandedOver
 from recovery.core.records import EventKind, GenerationRecord, JobRecord
 from recovery.core.scheduler.barrier import BarrierState
 from tests.core.desk import Desk

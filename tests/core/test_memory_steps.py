@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from recovery.core import messages as m
+from recovery.core.barrier_messages import HandedOver
 from recovery.core.checkpoints import CheckpointIndex
-from recovery.core.handover_messages import HandedOver
 from recovery.core.ids import Rank
 from recovery.core.policy.next_plan import End, Plan, next_plan
 from recovery.core.policy.retention import IN_MEMORY_STEPS

@@ -6,8 +6,8 @@ from msgspec import structs
 from typing_extensions import override
 
 from recovery.core import messages as m
+from recovery.core.barrier_messages import StopTraining
 from recovery.core.effects import Log
-from recovery.core.handover_messages import StopTraining
 from recovery.core.records import EventKind, JobRecord, JobState, RunRecord, TrainingEndRecord
 from recovery.core.rules import Rules
 from recovery.core.scheduler.effects import SchedulerEffect

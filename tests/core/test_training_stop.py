@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from recovery.core import messages as m
-from recovery.core.handover_messages import (
-    DrainCancelled,
+from recovery.core.barrier_messages import (
+    GoOn,
     NotHandedOver,
     Position,
     SaveAt,
@@ -260,7 +260,7 @@ def test_a_departure_that_is_under_way_is_given_up() -> None:
     request = ended.depart()
     ended.ask(ended.zero, 14)
     assert ended.one.last(NotHandedOver).request_id == request
-    assert ended.one.last(DrainCancelled) == DrainCancelled(drain=1)
+    assert ended.one.last(GoOn) == GoOn(drain=1)
     assert ended.asked(ended.one).drain == 2
     assert ended.outcome() == f"training ends (worker_0: {WHY})"
     assert why_not(ended.desk.machine.state, (), "") == f"training ends (worker_0: {WHY})"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recovery.core.handover_messages import DrainCancelled, Position, SaveAt, StopTraining, TrainingEnds
+from recovery.core.barrier_messages import GoOn, Position, SaveAt, StopTraining, TrainingEnds
 from recovery.core.ids import Generation
 from recovery.core.messages import Interrupt
 from recovery.core.worker import effects as we
@@ -81,7 +81,7 @@ def test_a_drain_that_was_given_up_for_it_lets_nobody_go_that_waits_for_its_end(
     worker = asking()
     worker.receive(SaveAt(drain=1, generation=ONE, step=9, wait_ms=1_000))
     worker.receive(save_at(7, drain=2))
-    assert worker.receive(DrainCancelled(drain=1)) == []
+    assert worker.receive(GoOn(drain=1)) == []
 
 
 def test_the_end_of_another_generation_ends_nothing() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from recovery.core import effects as e
 from recovery.core import messages as m
-from recovery.core.handover_messages import JobSaved
+from recovery.core.barrier_messages import JobSaved
 from recovery.core.ids import Generation, Incarnation, RequestId, ResumeToken, RunId
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.stimuli import WorkerTimer

@@ -44,7 +44,7 @@ _SOURCES = tuple(
     for name in (
         "messages",
         "generation_messages",
-        "handover_messages",
+        "barrier_messages",
         "copy_messages",
         "held",
     )

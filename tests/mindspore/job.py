@@ -22,7 +22,7 @@ from mindspore.communication import get_group_size, get_rank
 
 import recovery
 import recovery.mindspore as rm
-from recovery.core.worker import handover
+from recovery.core.worker import barrier
 
 SAMPLES, BATCH = 240, 4
 EPOCHS = int(os.environ.get("JOB_EPOCHS", "5"))
@@ -33,7 +33,7 @@ SINK = os.environ.get("JOB_SINK") == "1"
 HELD_STEP = int(os.environ.get("JOB_HELD_STEP", "0"))
 """A step that does not begin before the file `go_on` is there: what a test does to the job is done by then. -1: what comes behind the loop."""
 RAISE_AT = int(os.environ.get("JOB_RAISE_AT", "0"))
-handover.ANSWER_MS = int(os.environ.get("JOB_ANSWER_MS", handover.ANSWER_MS))
+barrier.ANSWER_MS = int(os.environ.get("JOB_ANSWER_MS", barrier.ANSWER_MS))
 """How long a worker that is asked to end waits for the scheduler's answer: no setting, and too short for a scheduler on a busy machine."""
 ENDS_AFTER = os.environ.get("JOB_ENDS_AFTER", "")
 LEAVES_AFTER = os.environ.get("JOB_LEAVES_AFTER", "")

@@ -13,7 +13,7 @@ _ALL_AT_ONCE = f"{_JOB_STOP}::test_a_signal_to_all_processes_at_once_is_the_end_
 _ORDERS = "tests/core/test_drain_interleavings.py"
 _STOP_POINT = "tests/worker/test_stop_point.py"
 _SIGNALS = "tests/training/test_stop_signals.py"
-_WORKER = "tests/core/test_worker_handover.py"
+_WORKER = "tests/core/test_worker_barrier.py"
 
 DRAIN = (
     Bug(
@@ -197,7 +197,7 @@ DRAIN = (
         "I14",
         "core/worker/machine.py",
         "WorkerMachine._on_admitted",
-        "[*watched, *differs, *self._handover.on_admitted(), *next_]",
+        "[*watched, *differs, *self._barrier.on_admitted(), *next_]",
         "[*watched, *differs, *next_]",
         (
             f"{_WORKER}::test_who_waits_at_a_step_is_let_go_when_it_is_admitted_again_or_has_waited_long_enough",
@@ -206,8 +206,8 @@ DRAIN = (
     Bug(
         "a process that is asked to end waits for ever for a scheduler that hangs",
         "I14",
-        "core/worker/handover.py",
-        "Handover.on_timer",
+        "core/worker/barrier.py",
+        "AtBarrier.on_timer",
         "self._leave(late)",
         "[]",
         (f"{_WORKER}::test_it_leaves_when_nobody_begins_and_later_when_nobody_ends",),

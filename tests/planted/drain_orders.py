@@ -7,18 +7,18 @@ from tests.planted.bug import Bug
 _SIMULATED = "tests/simulation/test_drains.py"
 _CALM = f"{_SIMULATED}::test_in_a_calm_job_every_departure_is_handed_over"
 _TIMES = "tests/core/test_drain_times.py"
-_WORKER = "tests/core/test_worker_handover.py"
+_WORKER = "tests/core/test_worker_barrier.py"
 
 DRAIN_ORDERS = (
     Bug(
         "who has stopped for a drain waits as long as its own setting says",
         "I26",
-        "core/worker/handover.py",
-        "Handover._on_save_at",
+        "core/worker/barrier.py",
+        "AtBarrier._on_save_at",
         "at.wait_ms or self._rules.drain_timeout_ms",
         "self._rules.drain_timeout_ms",
         (
-            "tests/core/test_worker_handover.py::test_who_waits_at_a_step_waits_as_long_as_the_scheduler_does_whatever_its_own_setting_is",
+            "tests/core/test_worker_barrier.py::test_who_waits_at_a_step_waits_as_long_as_the_scheduler_does_whatever_its_own_setting_is",
         ),
     ),
     Bug(
@@ -35,8 +35,8 @@ DRAIN_ORDERS = (
         "I26",
         "core/worker/machine.py",
         "WorkerMachine.handle",
-        "[*self._handover.advance(), *effects]",
-        "[*effects, *self._handover.advance()]",
+        "[*self._barrier.advance(), *effects]",
+        "[*effects, *self._barrier.advance()]",
         (f"{_WORKER}::test_who_is_asked_to_end_leaves_before_its_generation_ends_under_it",),
     ),
     Bug(
@@ -44,15 +44,15 @@ DRAIN_ORDERS = (
         "I26",
         "core/worker/machine.py",
         "WorkerMachine._on_abort_due",
-        "outcome is not None and self._handover.leaves",
-        "outcome is None and self._handover.leaves",
+        "outcome is not None and self._barrier.leaves",
+        "outcome is None and self._barrier.leaves",
         (f"{_WORKER}::test_main_thread_that_was_told_to_leave_and_hangs_is_not_replaced",),
     ),
     Bug(
         "who loses its connection trains on behind the step of a drain",
         "I26",
-        "core/worker/handover.py",
-        "Handover.on_disconnected",
+        "core/worker/barrier.py",
+        "AtBarrier.on_disconnected",
         'return self._leave("the connection to the scheduler closed") if self._asked is not None else []',
         'leave = self._leave("the connection to the scheduler closed") if self._asked is not None else []\n'
         "return [*self.let_go(), *leave]",
@@ -63,8 +63,8 @@ DRAIN_ORDERS = (
     Bug(
         "who waits at a step never lets go by itself",
         "I26",
-        "core/worker/handover.py",
-        "Handover.on_timer",
+        "core/worker/barrier.py",
+        "AtBarrier.on_timer",
         "now_ms < self._let_go_ms",
         "now_ms > 0",
         (f"{_WORKER}::test_who_waits_at_a_step_lets_go_by_itself_when_the_scheduler_says_nothing_more",),

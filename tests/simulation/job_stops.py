@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from functools import partial
 
-from recovery.core.handover_messages import StopJob
+from recovery.core.barrier_messages import StopJob
 from recovery.core.ids import RequestId, ResumeToken
 from recovery.core.scheduler.stimuli import MessageReceived
 from tests.simulation.faults import WHOLE, Fault

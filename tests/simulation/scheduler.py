@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from recovery.core import messages as m
+from recovery.core.barrier_messages import NotHandedOver
 from recovery.core.effects import Answer, Exit, Log, Persist
-from recovery.core.handover_messages import NotHandedOver
 from recovery.core.ids import ConnectionId, NodeId, ResumeToken
 from recovery.core.records import EventKind, EventRecord, NodeRecord
 from recovery.core.scheduler.effects import (

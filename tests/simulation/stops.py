@@ -11,15 +11,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from recovery.core import messages as m
+from recovery.core.barrier_messages import GoOn, HandedOver, JobSaved, NotHandedOver
 from recovery.core.effects import Answer, Persist
-from recovery.core.handover_messages import DrainCancelled, HandedOver, JobSaved, NotHandedOver
 from recovery.core.policy.backoff import SHUTDOWN_GRACE_MS
 from recovery.core.records import EventKind, EventRecord
 from recovery.core.scheduler.barrier import Barrier
 from recovery.core.scheduler.effects import SchedulerEffect
 from recovery.core.worker import stimuli as s
+from recovery.core.worker.barrier import ANSWER_MS
 from recovery.core.worker.effects import EndTraining, LeaveAsAsked, ResumeTraining, StopAt
-from recovery.core.worker.handover import ANSWER_MS
 from recovery.core.worker.transitions import WorkerState
 from recovery.worker.stop_step import StopPoint
 from tests.simulation.slots import slot_name
@@ -367,7 +367,7 @@ class DrainPromises:
             self.clock.seen["a rank that had left was not taken over in time"] += 1
         self.clock.seen["a rank let go before it heard of the hand-over"] += "trained on" in drain.outcome
         self.clock.seen["a drain was given up"] += 1
-        let_go = {one.connection for one in heard if isinstance(one.message, DrainCancelled)}
+        let_go = {one.connection for one in heard if isinstance(one.message, GoOn)}
         answered = {one.message.request_id for one in heard if isinstance(one.message, NotHandedOver)}
         if not let_go:
             # It ended after the hand-over, when nobody waits any more.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from recovery.core.handover_messages import StopJob
+from recovery.core.barrier_messages import StopJob
 from recovery.core.ids import NodeId, RequestId
 from recovery.core.messages import Admitted, Exited, Refused
 from recovery.core.principals import AuthMethod, Principal, PrincipalKind

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum
 
+from recovery.core.barrier_messages import GoOn, JobSaved, Position, SaveAt
 from recovery.core.effects import Answer, Persist
-from recovery.core.handover_messages import DrainCancelled, JobSaved, Position, SaveAt
 from recovery.core.ids import ConnectionId, Generation, NodeId, RequestId
 from recovery.core.policy import ranks
 from recovery.core.scheduler.node import Node
@@ -191,7 +191,7 @@ class Barrier:
         return JobSaved(request_id=request, step=durable_step, obstacle=why)
 
 
-def tell(nodes: Iterable[Node], message: SaveAt | DrainCancelled) -> Persist:
+def tell(nodes: Iterable[Node], message: SaveAt | GoOn) -> Persist:
     """Say it to these ranks in the order of what is written: behind the plan of this generation, which a rank must know first."""
     answers = (Answer(node.connection, message) for node in nodes if node.connection is not None)
     return Persist((), tuple(answers))

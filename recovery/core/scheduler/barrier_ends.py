@@ -13,16 +13,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from recovery.core import messages as m
-from recovery.core.causes import Cause
-from recovery.core.effects import Answer, Persist
-from recovery.core.handover_messages import (
+from recovery.core.barrier_messages import (
     Depart,
-    DrainCancelled,
+    GoOn,
     HandedOver,
     NotHandedOver,
     Position,
     StopJob,
 )
+from recovery.core.causes import Cause
+from recovery.core.effects import Answer, Persist
 from recovery.core.ids import ConnectionId, NodeId, RequestId
 from recovery.core.records import JOB_STOPPED, EventKind, JobState, NodeState, Record
 from recovery.core.scheduler.barrier import RANK_HANDED_OVER, Barrier, BarrierState, tell
@@ -35,7 +35,7 @@ _NOT_SAVED = "not saved for the end of the job: "
 _ALL_IS_TO_END = "the whole job is to end"
 STOP_FOLLOWS_MS = 300
 """How long a worker that is asked to end is not sent away for want of a standby: the launcher may have been asked by the same signal. Below
-`ANSWER_MS` of core/worker/handover.py."""
+`ANSWER_MS` of core/worker/barrier.py."""
 _ENDS_WITHIN_MS = 5_000
 """How long processes take to end behind the save, at most: what a launcher leaves them of MS_STOP_GRACE."""
 
@@ -294,7 +294,7 @@ def advance(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
 def give_up(state: SchedulerState, barrier: Barrier, reason: str) -> list[SchedulerEffect]:
     """Everything goes on as without it: a rank that waits at a step trains on, one that asked leaves as it is."""
     # Behind the step that was asked for, which it takes back.
-    let_go = tell(state.workers, DrainCancelled(drain=barrier.number)).then
+    let_go = tell(state.workers, GoOn(drain=barrier.number)).then
     answers = (*let_go, *_not_handed_over(state, barrier, reason))
     return [Persist((), answers), *end(state, barrier, reason)]
 

@@ -12,10 +12,10 @@ from typing_extensions import assert_never
 
 from recovery.core import messages as m
 from recovery.core import principals
+from recovery.core.barrier_messages import BarrierFromNode, Depart, Position, StopJob, StopTraining
 from recovery.core.copy_messages import CopyFailed, CopyReport
 from recovery.core.copy_records import CopyRecord
 from recovery.core.effects import Answer, Persist
-from recovery.core.handover_messages import Depart, HandoverFromNode, Position, StopJob, StopTraining
 from recovery.core.ids import ConnectionId, RequestId
 from recovery.core.records import (
     CheckpointRecord,
@@ -79,7 +79,7 @@ _FromSpeaker = Union[
     m.Failure,
     m.Done,
     m.Leave,
-    HandoverFromNode,
+    BarrierFromNode,
     CopyReport,
     CopyFailed,
 ]

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import msgspec
 
+from recovery.core.barrier_messages import StopTraining, TrainingEnds
 from recovery.core.effects import Answer, Persist
-from recovery.core.handover_messages import StopTraining, TrainingEnds
 from recovery.core.records import EventKind, JobState, TrainingEndRecord
 from recovery.core.scheduler import barrier_ends
 from recovery.core.scheduler.barrier import Barrier, BarrierState

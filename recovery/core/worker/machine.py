@@ -5,13 +5,13 @@ what it needs. What the main thread does and where the connection stands are two
 
     connection.py            dials, registers, waits out refusals, notices silence
     main_thread.py           the generation that the main thread is in, and how it gets in and out
-    requests.py              what must not be lost on the way to the scheduler
+    requests.py              what must not be lost on the way to the scheduler; the last word of a process that leaves by its own decision
     checkpoint_messages.py   saved, damaged, held, committed checkpoints
     progress.py              how far this rank is; numbers the heartbeats, confirms this process's place after a pause
     job_history.py           what is known of the job, for a scheduler that has lost its store
     fetches.py               copies of others' checkpoints, and what a plan has fetched first
     plans.py                 follows the plans, at once or when what they go back to lies here; answers the offer of a rank
-    handover.py              how this process leaves by its own decision, hands its rank over before it leaves, stops at a step when asked
+    barrier.py               where the main thread is and stops when asked; asks for its rank to be handed over before it leaves
     wait_note.py             says what is waited for
 """
 
@@ -26,6 +26,7 @@ from recovery.core.ids import Incarnation, RequestId
 from recovery.core.policy import backoff
 from recovery.core.rules import Rules
 from recovery.core.worker import stimuli as s
+from recovery.core.worker.barrier import AtBarrier
 from recovery.core.worker.checkpoint_messages import CheckpointMessages
 from recovery.core.worker.connection import Connection, GivenUp, Identity, LastAdmission
 from recovery.core.worker.effects import (
@@ -37,11 +38,17 @@ from recovery.core.worker.effects import (
     WorkerEffect,
 )
 from recovery.core.worker.fetches import Fetches
-from recovery.core.worker.handover import STOPPED, Departure, Handover, failure_of, leave_of, nothing_to_do
 from recovery.core.worker.main_thread import MainThread
 from recovery.core.worker.plans import Plans
 from recovery.core.worker.progress import Heartbeats
-from recovery.core.worker.requests import Requests
+from recovery.core.worker.requests import (
+    STOPPED,
+    Departure,
+    Requests,
+    failure_of,
+    leave_of,
+    nothing_to_do,
+)
 from recovery.core.worker.transitions import WorkerState
 from recovery.core.worker.wait_note import WaitNote
 
@@ -58,7 +65,7 @@ class WorkerMachine:
         self._requests = Requests()
         self._checkpoints = CheckpointMessages(rules, self._requests)
         self._departure = Departure(self._requests)
-        self._handover = Handover(rules, self._main_thread, self._requests, self._departure)
+        self._barrier = AtBarrier(rules, self._main_thread, self._requests, self._departure)
         self._heartbeats = Heartbeats()
         self._fetches = Fetches(self._requests)
         self._plans = Plans(
@@ -92,7 +99,7 @@ class WorkerMachine:
     def handle(self, stimulus: s.WorkerStimulus, now_ms: int) -> list[WorkerEffect]:
         """Take one stimulus and say what is to be done, in order."""
         effects = self._take(stimulus, now_ms)
-        return [*self._handover.advance(), *effects]
+        return [*self._barrier.advance(), *effects]
 
     def _take(self, stimulus: s.WorkerStimulus, now_ms: int) -> list[WorkerEffect]:  # noqa: PLR0911, PLR0912, C901 - one line per stimulus, nothing else
         match stimulus:
@@ -104,7 +111,7 @@ class WorkerMachine:
                 return self._on_connect_failed(stimulus, now_ms)
             case s.Disconnected():
                 lost = self._connection.on_disconnected(stimulus, now_ms, leaving=self._leaving)
-                return [*lost, *self._handover.on_disconnected()]
+                return [*lost, *self._barrier.on_disconnected()]
             case s.MessageReceived():
                 return self._on_message(stimulus.message, now_ms)
             case s.TimerFired():
@@ -145,7 +152,7 @@ class WorkerMachine:
                 return self._leave_with(leave, STOPPED, stimulus.reason, now_ms)
             case s.DepartAsked() | s.TrainingStopAsked() | s.Positioned():
                 connected = self._connection.is_admitted
-                return self._handover.on_stimulus(stimulus, now_ms, connected=connected)
+                return self._barrier.on_stimulus(stimulus, now_ms, connected=connected)
             case s.PauseNoticed():
                 return self._on_pause_noticed(stimulus)
             case _:
@@ -203,7 +210,7 @@ class WorkerMachine:
                 said = nothing_to_do(self.admitted, message)
                 return [*said, *self._end(message.outcome.code, message.reason)]
             case _:
-                return self._handover.on_message(message, now_ms)
+                return self._barrier.on_message(message, now_ms)
 
     def _on_timer(self, fired: s.TimerFired, now_ms: int) -> list[WorkerEffect]:
         match fired.timer:
@@ -220,7 +227,7 @@ class WorkerMachine:
             case s.WorkerTimer.SHUTDOWN:
                 return [self._departure.exit()]
             case s.WorkerTimer.DEPART:
-                return self._handover.on_timer(now_ms)
+                return self._barrier.on_timer(now_ms)
             case s.WorkerTimer.REPORTS:
                 # While nobody listens they wait: the next admission sends them.
                 return self._requests.on_reports_due(now_ms) if self._connection.is_admitted else []
@@ -297,14 +304,14 @@ class WorkerMachine:
         is_known = before is not None and admitted.resumed and before.job == admitted.job
         next_ = self._resume(admitted, now_ms) if is_known else self._join(admitted, now_ms)
         differs = [Log("program_differs", admitted.differs, warning=True)] if admitted.differs else []
-        return [*watched, *differs, *self._handover.on_admitted(), *next_]
+        return [*watched, *differs, *self._barrier.on_admitted(), *next_]
 
     def _resume(self, admitted: m.Admitted, now_ms: int) -> list[WorkerEffect]:
         """The scheduler knows this incarnation: say again what may have been lost on the way."""
         # Requests before Ready: a checkpoint that is not usable must be known before the next plan.
         again = [
             *self._main_thread.send_again(),
-            *self._handover.send_again(),
+            *self._barrier.send_again(),
             *self._requests.send_all(now_ms),
             *self._checkpoints.send_ready(),
         ]
@@ -333,7 +340,7 @@ class WorkerMachine:
         outcome = self._main_thread.on_abort_due(RequestId(f"{self._connection.register_id}.hung"))
         if isinstance(outcome, m.Failure):
             return self._leave_with(outcome, "PROCESS_HUNG", outcome.error, now_ms)
-        if outcome is not None and self._handover.leaves:
+        if outcome is not None and self._barrier.leaves:
             return self._end(STOPPED, outcome.reason)
         return [outcome] if outcome is not None else []
 

@@ -2,6 +2,8 @@
 
 Each is kept until it is answered and sent again after every reconnect; its id makes a repeat harmless. A worker whose scheduler was away for
 long has more of them than a connection holds back: they go in windows, the next with each answer.
+
+The last one of a process that leaves by its own decision is a `Failure` or a `Leave`: Departure sends it, and knows the error that it ends with.
 """
 
 from __future__ import annotations
@@ -10,11 +12,22 @@ from collections import OrderedDict
 from typing import Union
 
 from recovery.core.copy_messages import CopyFailed, CopyReport
-from recovery.core.effects import Log
+from recovery.core.effects import Exit, Log
 from recovery.core.ids import RequestId
-from recovery.core.messages import CheckpointInvalid, CheckpointReport, Done, Failure, Leave, NotSaved
+from recovery.core.messages import (
+    Admitted,
+    CheckpointInvalid,
+    CheckpointReport,
+    Done,
+    Failure,
+    JobEnded,
+    Leave,
+    NotSaved,
+)
+from recovery.core.policy.backoff import SHUTDOWN_GRACE_MS
 from recovery.core.worker.effects import Send, SetTimer, WorkerEffect
-from recovery.core.worker.stimuli import WorkerTimer
+from recovery.core.worker.stimuli import TrainingRaised, WorkerTimer
+from recovery.errors.base import one_line
 
 REPORT_PATIENCE_MS = 5_000
 """How long Done waits for the answers to a rank's last checkpoint reports, each of which waits for the rank's own store. Half of it could
@@ -23,6 +36,9 @@ pass on a slow disk, and a report would leave before its row; twice of it only h
 IN_FLIGHT_MAX = 64
 """Requests that go at once on a new connection. A quarter of what one holds back before it is closed (`transport/outbox.py`), so that what else
 is said there still fits; twice of it would be answered no sooner, since the scheduler writes the answers of many in one transaction."""
+
+STOPPED = "STOPPED"
+"""What a process says that a signal has ended; so does one whose rank was handed over."""
 
 Request = Union[CheckpointReport, CheckpointInvalid, NotSaved, CopyReport, CopyFailed, Failure, Done, Leave]
 
@@ -158,3 +174,63 @@ def _may_wait(request: Request) -> bool:
     if isinstance(request, CopyFailed):
         return not request.generation
     return isinstance(request, (CheckpointReport, NotSaved, CopyReport))
+
+
+class Departure:
+    """Why one process leaves, once it has decided to."""
+
+    def __init__(self, requests: Requests) -> None:
+        """Nothing is decided."""
+        self._requests = requests
+        self._code = ""
+        """The error that the process ends with, a code of recovery.errors; empty: it has decided nothing. Set in LEAVING."""
+        self._reason = ""
+        """The sentence that goes with `_code`. Set in LEAVING."""
+        self.ended_in_order = False
+        """The process was given an end without an error: its script may go on for as long as it likes. Set in LEAVING."""
+
+    def begin(
+        self, last: Failure | Leave, code: str, reason: str, now_ms: int, *, admitted: bool
+    ) -> list[WorkerEffect]:
+        """Leave once the scheduler has taken this last message, or the grace period is over. Without an admission there is nobody to leave.
+
+        The scheduler takes nothing from this process after its last message.
+        """
+        self._code, self._reason = code, reason
+        if not admitted:
+            return [Exit(code, reason)]
+        return [*self._requests.send(last), SetTimer(WorkerTimer.SHUTDOWN, now_ms + SHUTDOWN_GRACE_MS)]
+
+    def exit(self, code: str = "", reason: str = "") -> Exit:
+        """End the process. What it has decided itself goes before what somebody else gives as the reason."""
+        code = self._code or code
+        self.ended_in_order = self.ended_in_order or not code
+        return Exit(code, self._reason or reason)
+
+
+def failure_of(raised: TrainingRaised) -> Failure:
+    """The message about an exception of the user's own code, with texts that fit."""
+    return Failure(
+        request_id=raised.request_id,
+        generation=raised.generation,
+        step=raised.step,
+        error=one_line(raised.error)[:1024],
+        traceback=raised.traceback[-16_384:],
+    )
+
+
+def leave_of(request_id: RequestId, reason: str) -> Leave:
+    """The message of a process that goes on purpose, with a text that fits."""
+    return Leave(request_id=request_id, reason=reason[:1024])
+
+
+def nothing_to_do(admitted: Admitted | None, ended: JobEnded) -> list[Log]:
+    """Say so if the job has finished without this process: its script goes on, and has trained nothing."""
+    if ended.outcome.code or (admitted is not None and not admitted.standby):
+        return []
+    text = (
+        f"this process came when the job had finished ({ended.reason}). To train again, start the job again"
+    )
+    if admitted is not None:
+        text = f"the job has finished ({ended.reason}) and no rank was lost: this standby has trained nothing"
+    return [Log("nothing_to_do", text, warning=True)]

@@ -11,8 +11,8 @@ import msgspec
 from typing_extensions import assert_never
 
 from recovery.core import messages as m
+from recovery.core.barrier_messages import HandedOver
 from recovery.core.effects import Answer, Log, Persist
-from recovery.core.handover_messages import HandedOver
 from recovery.core.ids import Incarnation, NodeId, ResumeToken
 from recovery.core.policy.registration import (
     Admit,

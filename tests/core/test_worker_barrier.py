@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 
 from recovery.core import messages as m
-from recovery.core.effects import Exit, Log
-from recovery.core.handover_messages import (
+from recovery.core.barrier_messages import (
     Depart,
-    DrainCancelled,
+    GoOn,
     HandedOver,
     NotHandedOver,
     Position,
     SaveAt,
 )
+from recovery.core.effects import Exit, Log
 from recovery.core.ids import Generation, RequestId
 from recovery.core.worker import effects as we
 from recovery.core.worker import stimuli as s
-from recovery.core.worker.handover import ANSWER_MS
+from recovery.core.worker.barrier import ANSWER_MS
 from recovery.core.worker.stimuli import WorkerTimer
 from recovery.core.worker.transitions import WorkerState
 from tests.core.driven_worker import DrivenWorker, plan
@@ -201,9 +201,9 @@ def test_a_step_of_a_generation_that_is_over_or_not_begun_is_not_stopped_at() ->
 def test_a_drain_that_is_given_up_lets_go_of_its_own_stop_only() -> None:
     driven = DrivenWorker().training()
     driven.receive(SaveAt(drain=3, generation=ONE, step=7))
-    assert driven.receive(DrainCancelled(drain=2)) == []
-    assert driven.receive(DrainCancelled(drain=3)) == [we.ResumeTraining()]
-    assert driven.receive(DrainCancelled(drain=3)) == []
+    assert driven.receive(GoOn(drain=2)) == []
+    assert driven.receive(GoOn(drain=3)) == [we.ResumeTraining()]
+    assert driven.receive(GoOn(drain=3)) == []
 
 
 def test_who_was_handed_over_ends_as_if_a_signal_had_ended_it() -> None:

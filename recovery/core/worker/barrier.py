@@ -1,19 +1,18 @@
-"""How a process leaves the job by its own decision, and a worker's part in a planned departure.
+"""A worker's part at a barrier: it says where its main thread is, stops at a step when asked, and may ask for one before it ends.
 
-The first is its last message, and the error it ends with. In a planned departure it asks for its rank to be taken over before it ends, and stops at a
-step when asked. Every rank takes part in that; the scheduler's part is core/scheduler/barrier_ends.py. Nothing of a planned departure outlives the generation.
+A process that is asked to end asks for its rank to be taken over first; a script asks for the end of training. Every rank takes part in that; the
+scheduler's part is core/scheduler/barrier_ends.py. Nothing of a barrier outlives the generation.
 """
 
 from __future__ import annotations
 
 from typing_extensions import assert_never
 
-from recovery.core.effects import Exit, Log
-from recovery.core.handover_messages import (
+from recovery.core.barrier_messages import (
+    BarrierFromScheduler,
     Depart,
-    DrainCancelled,
+    GoOn,
     HandedOver,
-    HandoverFromScheduler,
     JobSaved,
     NotHandedOver,
     Position,
@@ -21,9 +20,7 @@ from recovery.core.handover_messages import (
     StopTraining,
     TrainingEnds,
 )
-from recovery.core.ids import RequestId
-from recovery.core.messages import Admitted, Failure, JobEnded, Leave
-from recovery.core.policy.backoff import SHUTDOWN_GRACE_MS
+from recovery.core.effects import Log
 from recovery.core.rules import Rules
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.effects import (
@@ -36,80 +33,15 @@ from recovery.core.worker.effects import (
     WorkerEffect,
 )
 from recovery.core.worker.main_thread import MainThread
-from recovery.core.worker.requests import Requests
+from recovery.core.worker.requests import STOPPED, Departure, Requests
 from recovery.core.worker.transitions import WorkerState
-from recovery.errors.base import one_line
-
-
-class Departure:
-    """Why one process leaves, once it has decided to."""
-
-    def __init__(self, requests: Requests) -> None:
-        """Nothing is decided."""
-        self._requests = requests
-        self._code = ""
-        """The error that the process ends with, a code of recovery.errors; empty: it has decided nothing. Set in LEAVING."""
-        self._reason = ""
-        """The sentence that goes with `_code`. Set in LEAVING."""
-        self.ended_in_order = False
-        """The process was given an end without an error: its script may go on for as long as it likes. Set in LEAVING."""
-
-    def begin(
-        self, last: Failure | Leave, code: str, reason: str, now_ms: int, *, admitted: bool
-    ) -> list[WorkerEffect]:
-        """Leave once the scheduler has taken this last message, or the grace period is over. Without an admission there is nobody to leave.
-
-        The scheduler takes nothing from this process after its last message.
-        """
-        self._code, self._reason = code, reason
-        if not admitted:
-            return [Exit(code, reason)]
-        return [*self._requests.send(last), SetTimer(s.WorkerTimer.SHUTDOWN, now_ms + SHUTDOWN_GRACE_MS)]
-
-    def exit(self, code: str = "", reason: str = "") -> Exit:
-        """End the process. What it has decided itself goes before what somebody else gives as the reason."""
-        code = self._code or code
-        self.ended_in_order = self.ended_in_order or not code
-        return Exit(code, self._reason or reason)
-
-
-def failure_of(raised: s.TrainingRaised) -> Failure:
-    """The message about an exception of the user's own code, with texts that fit."""
-    return Failure(
-        request_id=raised.request_id,
-        generation=raised.generation,
-        step=raised.step,
-        error=one_line(raised.error)[:1024],
-        traceback=raised.traceback[-16_384:],
-    )
-
-
-def leave_of(request_id: RequestId, reason: str) -> Leave:
-    """The message of a process that goes on purpose, with a text that fits."""
-    return Leave(request_id=request_id, reason=reason[:1024])
-
-
-def nothing_to_do(admitted: Admitted | None, ended: JobEnded) -> list[Log]:
-    """Say so if the job has finished without this process: its script goes on, and has trained nothing."""
-    if ended.outcome.code or (admitted is not None and not admitted.standby):
-        return []
-    text = (
-        f"this process came when the job had finished ({ended.reason}). To train again, start the job again"
-    )
-    if admitted is not None:
-        text = f"the job has finished ({ended.reason}) and no rank was lost: this standby has trained nothing"
-    return [Log("nothing_to_do", text, warning=True)]
-
 
 ANSWER_MS = 500
 """How long a worker that is asked to end waits for the scheduler to begin. It answers in milliseconds; one that hangs must cost little,
 since a caller that asks a process to end kills it after some seconds."""
 
-STOPPED = "STOPPED"
-"""What a process says that a signal has ended; so does one whose rank was handed over."""
 
-
-class Handover:
+class AtBarrier:
     """What one process has asked, and at which step it was asked to stop."""
 
     def __init__(
@@ -124,10 +56,8 @@ class Handover:
         """Its main thread must leave, and no standby has the rank. When it does not come back, no other program takes its place, which would know of no signal."""
         self._give_up_ms = 0
         """When it leaves all the same. Used while something is asked."""
-        self._drain = 0
-        """The drain that this process was last asked to stop for; 0: none, or it is over."""
         self._stop: StopAt | None = None
-        """Where it was asked to stop in that drain; None: nowhere."""
+        """At which barrier it was last asked to stop, and where; None: at none, or that is over."""
         self._wait_ms = 0
         """How long it waits there. Used while there is a step to stop at."""
         self._let_go_ms = 0
@@ -169,15 +99,15 @@ class Handover:
         answer_ms = now_ms + min(ANSWER_MS, self._rules.drain_timeout_ms)
         return [Send(self._asked), SetTimer(s.WorkerTimer.DEPART, answer_ms)]
 
-    def on_message(self, message: HandoverFromScheduler, now_ms: int) -> list[WorkerEffect]:
+    def on_message(self, message: BarrierFromScheduler, now_ms: int) -> list[WorkerEffect]:
         """The scheduler speaks of a rank that is to be handed over, this one or another."""
         match message:
             case SaveAt():
                 return self._on_save_at(message, now_ms)
             case TrainingEnds():
                 return self._on_training_ends(message)
-            case DrainCancelled():
-                return self.let_go() if message.drain == self._drain else []
+            case GoOn():
+                return self.let_go() if self._stop is not None and message.drain == self._stop.drain else []
             case NotHandedOver():
                 asked = self._asked is not None and self._asked.request_id == message.request_id
                 return self._leave(message.reason, job_ends=message.job_ends) if asked else []
@@ -195,12 +125,12 @@ class Handover:
             at.generation != self._main_thread.generation
             or self._main_thread.state is not WorkerState.TRAINING
         ):
-            # Its end is on the way here, or its beginning: the drain does not outlive either.
+            # Its end is on the way here, or its beginning: no barrier outlives either.
             return []
         stop = StopAt(at.drain, at.generation, at.step, at.ends_training)
         # Asked again, it has joined: a rank that waits at the step already stays there.
         effects: list[WorkerEffect] = [] if stop == self._stop else [stop]
-        self._drain, self._stop = at.drain, stop
+        self._stop = stop
         wait_ms = at.wait_ms or self._rules.drain_timeout_ms
         if effects or wait_ms > self._wait_ms:
             # The scheduler ends it sooner, and its word has time to come, unless it hangs: training must not wait for it.
@@ -217,7 +147,7 @@ class Handover:
     def _on_training_ends(self, end: TrainingEnds) -> list[WorkerEffect]:
         if end.generation != self._main_thread.generation or not self._main_thread.in_generation:
             return []
-        self._drain, self._stop, self._stop_asked = 0, None, None
+        self._stop = self._stop_asked = None
         return [EndTraining(end.generation, end.step, end.reason)]
 
     def send_again(self) -> list[WorkerEffect]:
@@ -226,9 +156,9 @@ class Handover:
         return [Send(asked)] if asked is not None and asked.generation == self._main_thread.generation else []
 
     def on_admitted(self) -> list[WorkerEffect]:
-        """A scheduler admits this process, which ends a drain. Where training is to end it is asked again, or hears that it does."""
+        """A scheduler admits this process, which ends a barrier. Where training is to end it is asked again, or hears that it does."""
         if self._stop is not None and self._stop.ends_training:
-            self._drain, self._stop = 0, None
+            self._stop = None
             return []
         return self.let_go()
 
@@ -282,9 +212,9 @@ class Handover:
         return self._leave("its generation is over")
 
     def let_go(self) -> list[WorkerEffect]:
-        """No step is waited at any more: the drain was given up."""
-        drain, self._drain, self._stop = self._drain, 0, None
-        return [ResumeTraining()] if drain else []
+        """No step is waited at any more: the barrier was given up."""
+        stop, self._stop = self._stop, None
+        return [ResumeTraining()] if stop is not None else []
 
     def _leave(self, reason: str, *, job_ends: bool = False) -> list[WorkerEffect]:
         self._asked, self._stop, self.leaves = None, None, True

@@ -1,4 +1,4 @@
-"""The messages of a stop at one step of all ranks: a rank is handed over to a standby, or the job or its training ends there."""
+"""The messages of a barrier, the stop of all ranks at one step: a rank is handed over to a standby, or the job or its training ends there."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True, tag="position"):
 class SaveAt(msgspec.Struct, frozen=True, kw_only=True, tag="save_at"):
     """A rank is to be handed over, or the job to end: every rank saves at this step, stops there and waits. `Position` is the answer.
 
-    It replaces an earlier one of the same drain: a rank that waits at that step goes on to this one.
+    It replaces an earlier one of the same barrier: a rank that waits at that step goes on to this one.
     """
 
     drain: Count
@@ -56,7 +56,7 @@ class SaveAt(msgspec.Struct, frozen=True, kw_only=True, tag="save_at"):
     step: Count
     """0: the rank is only asked where it is."""
     wait_ms: Count = 0
-    """How long the scheduler lets a drain take: a rank that has stopped waits no longer. 0: a release before this one asks, which does not say so."""
+    """How long the scheduler lets the barrier take: a rank that has stopped waits no longer. 0: a release before this one asks, which does not say so."""
     ends_training: bool = False
     """A script has called `session.stop()`: nothing is saved for it, and the rank waits there until `TrainingEnds` or the end of the generation."""
 
@@ -70,8 +70,8 @@ class TrainingEnds(msgspec.Struct, frozen=True, kw_only=True, tag="training_ends
     """Which rank has asked, and its script's own words."""
 
 
-class DrainCancelled(msgspec.Struct, frozen=True, kw_only=True, tag="go_on"):
-    """The drain was given up: a rank that waits at a step of it trains on."""
+class GoOn(msgspec.Struct, frozen=True, kw_only=True, tag="go_on"):
+    """The barrier was given up: a rank that waits at a step of it trains on."""
 
     drain: Count
 
@@ -113,5 +113,5 @@ class JobSaved(msgspec.Struct, frozen=True, kw_only=True, tag="job_saved"):
     """Why no rank waits behind that step; empty: every rank has saved it, and waits there."""
 
 
-HandoverFromNode = Union[Depart, StopTraining, Position]
-HandoverFromScheduler = Union[SaveAt, TrainingEnds, DrainCancelled, HandedOver, NotHandedOver, JobSaved]
+BarrierFromNode = Union[Depart, StopTraining, Position]
+BarrierFromScheduler = Union[SaveAt, TrainingEnds, GoOn, HandedOver, NotHandedOver, JobSaved]
