@@ -96,27 +96,6 @@ def test_without_a_standby_the_answer_is_no_and_the_step_is_saved() -> None:
     assert drained.desk.machine.state.checkpoints.committed_step == 15
 
 
-def test_without_a_standby_a_save_that_takes_longer_is_waited_for() -> None:
-    drained = Drained(standbys=0)
-    drained.depart()
-    for _ in range(2):
-        for worker in drained.workers:
-            drained.answer(worker, 14)
-    drained.zero.save(15)
-    drained.desk.at(STOP_FOLLOWS_MS)
-    assert drained.is_in(BarrierState.SAVING)
-    drained.one.save(15)
-    assert drained.outcome() == "no standby is ready"
-    assert drained.one.last(NotHandedOver).reason == "no standby is ready"
-
-
-def test_without_a_standby_a_step_that_is_not_reached_is_waited_for_no_longer_than_a_drain() -> None:
-    drained = Drained(standbys=0)
-    drained.depart()
-    drained.desk.at(RULES.drain_timeout_ms)
-    assert drained.outcome() == "no standby is ready; it took longer than 5 s (MS_DRAIN_TIMEOUT), asking"
-
-
 def test_why_a_drain_is_not_begun() -> None:
     drained = Drained(standbys=1)
     state = drained.desk.machine.state

@@ -5,8 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from recovery.core import messages as m
-from recovery.core.barrier_messages import GoOn, HandedOver
+from recovery.core.barrier_messages import GoOn, HandedOver, NotHandedOver
 from recovery.core.records import JobState, NodeState
+from recovery.core.scheduler.barrier import BarrierState
+from recovery.core.scheduler.barrier_ends import STOP_FOLLOWS_MS
 from recovery.core.scheduler.views import drain_view
 from tests.core.desk import checkpoint
 from tests.core.drained import RULES, Drained
@@ -85,3 +87,24 @@ def test_a_departed_rank_that_connects_again_before_it_has_heard_so_may_have_tra
     assert not drain_view(drained.desk.machine.state)["handed_over"]
     [told] = drained.desk.say(drained.desk.connect(), drained.one.made())
     assert isinstance(told, HandedOver), "also behind the drain's end"
+
+
+def test_without_a_standby_a_save_that_takes_longer_is_waited_for() -> None:
+    drained = Drained(standbys=0)
+    drained.depart()
+    for _ in range(2):
+        for worker in drained.workers:
+            drained.answer(worker, 14)
+    drained.zero.save(15)
+    drained.desk.at(STOP_FOLLOWS_MS)
+    assert drained.is_in(BarrierState.SAVING)
+    drained.one.save(15)
+    assert drained.outcome() == "no standby is ready"
+    assert drained.one.last(NotHandedOver).reason == "no standby is ready"
+
+
+def test_without_a_standby_a_step_that_is_not_reached_is_waited_for_no_longer_than_a_drain() -> None:
+    drained = Drained(standbys=0)
+    drained.depart()
+    drained.desk.at(RULES.drain_timeout_ms)
+    assert drained.outcome() == "no standby is ready; it took longer than 5 s (MS_DRAIN_TIMEOUT), asking"

@@ -14,6 +14,7 @@ from tests.house.plain_words import words_found
 
 PARALLELS: dict[str, str] = {
     "__init__.py": "Python's own name for a package's face",
+    "barrier.py": "the scheduler's side of a stop of all ranks, and a worker's",
     "connection.py": "the machine's view of the connection in core/worker, the connection itself in transport",
     "effects.py": "what every machine can ask for in core, and what one of them can",
     "executor.py": "carries out the effects of one machine: the scheduler's, the worker's",

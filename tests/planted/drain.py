@@ -136,7 +136,7 @@ DRAIN = (
         "advance",
         "(is_saved or not barrier.leaves_anyway)",
         "True",
-        (f"{_DRAIN}::test_without_a_standby_a_save_that_takes_longer_is_waited_for",),
+        ("tests/core/test_drain_times.py::test_without_a_standby_a_save_that_takes_longer_is_waited_for",),
     ),
     Bug(
         "who had asked to end is forgotten when the whole job is to",
