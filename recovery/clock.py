@@ -30,7 +30,7 @@ def boot_id() -> str:
     The time namespace is part of it: a container may count from another instant.
     """
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
         return f"{boot}/{Path('/proc/self/ns/time').readlink()}"
     except OSError:
         return ""

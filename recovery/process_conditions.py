@@ -38,7 +38,7 @@ class Condition(NamedTuple):
 
 
 def _status(field: str) -> str:
-    with open("/proc/thread-self/status", encoding="ascii", errors="replace") as status:  # noqa: PTH123 - see the head
+    with open("/proc/thread-self/status", encoding="utf-8", errors="replace") as status:  # noqa: PTH123 - see the head
         return dict(line.split(":", 1) for line in status if ":" in line)[field].strip()
 
 
@@ -103,12 +103,12 @@ def _set_mode_mask(wanted: int) -> None:
 
 
 def _out_of_memory_score() -> str:
-    with open("/proc/self/oom_score_adj", encoding="ascii") as score:  # noqa: PTH123 - see the head
+    with open("/proc/self/oom_score_adj", encoding="utf-8") as score:  # noqa: PTH123 - see the head
         return score.read().strip()
 
 
 def _set_out_of_memory_score(wanted: str) -> None:
-    with open("/proc/self/oom_score_adj", "w", encoding="ascii") as score:  # noqa: PTH123 - see the head
+    with open("/proc/self/oom_score_adj", "w", encoding="utf-8") as score:  # noqa: PTH123 - see the head
         score.write(wanted)
 
 

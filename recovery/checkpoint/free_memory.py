@@ -24,7 +24,7 @@ def free_of_groups(root: Path = _ROOT, own: Path = _OWN) -> int | None:
     clusters set them there.
     """
     try:
-        group = root / own.read_text(encoding="ascii").rpartition("::/")[2].strip()
+        group = root / own.read_text(encoding="utf-8").rpartition("::/")[2].strip()
     except (OSError, ValueError):
         return None
     places = [place for place in (group, *group.parents) if place.is_relative_to(root)]
@@ -33,12 +33,12 @@ def free_of_groups(root: Path = _ROOT, own: Path = _OWN) -> int | None:
 
 def _left(place: Path) -> int | None:
     try:
-        limit = (place / "memory.max").read_text(encoding="ascii").strip()
+        limit = (place / "memory.max").read_text(encoding="utf-8").strip()
         if limit == "max":
             return None
-        used = int((place / "memory.current").read_text(encoding="ascii"))
+        used = int((place / "memory.current").read_text(encoding="utf-8"))
         counts = dict(
-            line.split() for line in (place / "memory.stat").read_text(encoding="ascii").splitlines()
+            line.split() for line in (place / "memory.stat").read_text(encoding="utf-8").splitlines()
         )
         return int(limit) - used + int(counts["file"]) - int(counts["shmem"])
     except (OSError, ValueError, KeyError):
@@ -47,7 +47,7 @@ def _left(place: Path) -> int | None:
 
 def _available() -> int | None:
     with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
     return None

@@ -100,7 +100,7 @@ class WriterProcess:
     def _is_stopped(self) -> bool:
         """Does the kernel hold it still? False where it does not say."""
         try:
-            stat = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii", errors="replace")
+            stat = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8", errors="replace")
         except OSError:
             return False
         return stat.rpartition(") ")[2][:1] in _STOPPED

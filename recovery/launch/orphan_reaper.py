@@ -142,7 +142,7 @@ def _children() -> list[int]:
     for task in Path("/proc/self/task").iterdir():
         # A thread that has ended meanwhile, a kernel that does not tell.
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            found += map(int, (task / "children").read_text(encoding="ascii").split())
+            found += map(int, (task / "children").read_text(encoding="utf-8").split())
     return found
 
 

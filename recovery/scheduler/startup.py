@@ -37,7 +37,7 @@ def keep_memory_out_of_core_dumps() -> None:
     Unlike a limit on the size of dumps this also holds where the kernel hands them to a program, as systemd-coredump.
     """
     try:
-        _CORE_DUMP_FILTER.write_text("0", encoding="ascii")
+        _CORE_DUMP_FILTER.write_text("0", encoding="utf-8")
     except OSError as error:
         _logger.warning(
             "event=core_dumps_hold_memory %s; a core dump of the scheduler holds the job's token", error

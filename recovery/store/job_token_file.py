@@ -116,7 +116,7 @@ def _make(path: Path, token: str) -> None:
     written = path.with_name(f".{NAME}.{secrets.token_hex(8)}")
     descriptor = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             if lacks := file_systems.without_modes(descriptor):
                 raise lacking(path.parent, lacks)
             file.write(f"{token}\n")

@@ -137,7 +137,7 @@ def owner_state(database: Path, held: Container[str] | None) -> OwnerState:
 def held_locks(table: Path = Path("/proc/locks")) -> dict[str, int] | None:
     """Files that are locked on this host, as /proc/locks names them, and by which process; None: it cannot be read."""
     try:
-        lines = table.read_text(encoding="ascii").splitlines()
+        lines = table.read_text(encoding="utf-8").splitlines()
     except OSError:
         return None
     # 1: FLOCK ADVISORY WRITE 4711 fe:00:131 0 EOF (proc_locks(5))

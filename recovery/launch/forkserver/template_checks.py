@@ -146,7 +146,7 @@ def _reasons(notes: _Notes, changed: Iterable[str], own: int, request: Prepare) 
         named = ", ".join(known.get(thread, f"of a library, id {thread}") for thread in threads)
         yield f"the imports have started {len(threads)} threads ({named})"
     children = Path(f"/proc/self/task/{os.getpid()}/children")
-    if children.exists() and children.read_text(encoding="ascii").strip():
+    if children.exists() and children.read_text(encoding="utf-8").strip():
         yield "the imports have started a process"
     yield from (f"the imports have left open: {target}" for target in _opened(own))
     yield from (f"the imports have changed: {what}" for what in changed)
