@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -51,20 +52,21 @@ def changed() -> str:
     return text
 
 
-_HELD = """            session = __import__("recovery").current_session()
-            while __import__("pathlib").Path(f"held_{session.step}").exists():
-                session.check()
-                __import__("time").sleep(0.02)
+_PAUSE = re.compile(r'^( +)__import__\("time"\)\.sleep\([\d.]+\)\n', re.MULTILINE)
+_EVERY = re.compile(r"(?:save_every=|EverySteps\()(\d+)")
+_HELD = """session = __import__("recovery").current_session()
+while __import__("pathlib").Path(f"held_{session.step}").exists():
+    session.check()
+    __import__("time").sleep(0.02)
 """
 
 
 def held(directory: Path, script: str, deaths: int) -> str:
     """Each second save, and a step behind it, the job waits until its process was killed."""
-    [every] = re.findall(r"save_every=(\d+)", script)
+    [every], [pause] = _EVERY.findall(script), _PAUSE.finditer(script)
     for number in range(deaths):
         (directory / f"held_{int(every) * (2 + 2 * number) + 1}").touch()
-    assert _SLOW in script
-    return script.replace(_SLOW, _SLOW + _HELD)
+    return script[: pause.end()] + textwrap.indent(_HELD, pause[1]) + script[pause.end() :]
 
 
 def trained(directory: Path, script: str, *killed: str) -> tuple[LaunchedCluster, dict[str, torch.Tensor]]:
