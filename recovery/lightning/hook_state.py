@@ -253,6 +253,11 @@ def _key(trainer: Trainer, callback: Any) -> str:
     return f"{type(callback).__qualname__}_{trainer.callbacks.index(callback)}"
 
 
+def epochs_of_averaging(trainer: Trainer, module: LightningModule) -> int:
+    """How many are trained behind the last one, for statistics of the averaged weights. The callback says so later, in `on_fit_start`."""
+    return sum(one.pl_module_contains_batch_norm(module) for one in _averaging(trainer))
+
+
 def _averaging(trainer: Trainer) -> list[StochasticWeightAveraging]:
     return [one for one in trainer.callbacks if isinstance(one, StochasticWeightAveraging)]
 

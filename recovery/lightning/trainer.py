@@ -21,7 +21,7 @@ from typing_extensions import override
 from recovery.errors import UsageError
 from recovery.lightning import logger_files, written_files
 from recovery.lightning.fit_state import FitState
-from recovery.lightning.hook_state import HookState
+from recovery.lightning.hook_state import HookState, epochs_of_averaging
 from recovery.lightning.watched_loader import WatchedLoader
 from recovery.torch import devices, init_process_group, own_generators, same_passes
 from recovery.training.callbacks import ModelCheckpoint
@@ -140,7 +140,9 @@ class Trainer(PlainTrainer):  # type: ignore[misc]  # Lightning is not there whe
         session.restore(state)
         if (self.max_epochs or -1) >= 0:
             # Lightning would end at once, as if all were done.
-            check_end(session.position, self.max_epochs, field="Trainer(max_epochs)")
+            more = epochs_of_averaging(self, model)
+            field = "Trainer(max_epochs)" + " and StochasticWeightAveraging's" * more
+            check_end(session.position, self.max_epochs + more, field=field)
         self._stand_in_directories(state)
         logger_files.put_back(self.loggers, state.saved.get("loggers", []), owner)
         self._recovery_checkpoint.on_begin(session)

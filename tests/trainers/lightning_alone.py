@@ -23,6 +23,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, Subset
 from typing_extensions import override
 
+from recovery.checkpoint.position import Position
 from recovery.lightning import Trainer
 from recovery.training import current
 from recovery.training.callbacks import ModelCheckpoint
@@ -41,6 +42,11 @@ class AloneSession:
         self._file, self.state = file, None
         self.step, self.total_steps = int(file.name) if file else 0, 0
         self.training_stop = SimpleNamespace(refusal="")
+
+    @property
+    def position(self) -> Position:
+        """Where training stands."""
+        return Position(step=self.step, epoch=self.step // BATCHES, batch=self.step % BATCHES)
 
     def restore(self, state: Any) -> None:
         if self._file is None:
