@@ -77,8 +77,8 @@ class LaunchedCluster(SmallCluster):
 
     def pid_of(self, node_id: str) -> int:
         """The living process that the launcher has started for a node: `sched`, or a rank."""
-        self.wait(lambda: self._find(node_id), f"process of {node_id}")
-        return self._find(node_id)
+        self.wait(lambda: self.find(node_id), f"process of {node_id}")
+        return self.find(node_id)
 
     def living(self) -> list[int]:
         """Processes of this job, the launcher apart."""
@@ -93,11 +93,12 @@ class LaunchedCluster(SmallCluster):
         path = self.logs / f"{name}.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
-    def _find(self, node_id: str) -> int:
+    def find(self, node_id: str) -> int:
+        """As `pid_of`; 0 where there is none in this moment."""
         return next((pid for pid, node in self._members() if node == node_id), 0)
 
     def _members(self) -> list[tuple[int, str]]:
-        found = []
+        found: list[tuple[float, int, str]] = []
         for process in psutil.process_iter():
             try:
                 environment = process.environ()
@@ -105,7 +106,8 @@ class LaunchedCluster(SmallCluster):
                     environment.get("MS_SCHED_PORT") == str(self.port)
                     and process.status() != psutil.STATUS_ZOMBIE
                 ):
-                    found.append((process.pid, environment.get("MS_NODE_ID", "")))
+                    found.append((process.create_time(), process.pid, environment.get("MS_NODE_ID", "")))
             except (psutil.Error, OSError):
                 continue
-        return found
+        # A process of a node comes before what it starts itself.
+        return [(pid, node) for _, pid, node in sorted(found)]

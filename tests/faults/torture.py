@@ -22,6 +22,7 @@ from tests.planted.bugs import BUGS
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reliability.md"
 SKIPPED = 77
+TRAINERS = ROOT / ".venv-trainers/bin/python"
 
 _HEAD = """\
 # Reliability
@@ -39,6 +40,10 @@ _LAYOUTS = """\
 `tests.soak.layouts` kills workers, the scheduler, or all, over twelve ways to keep a state: each layout, in memory, copied to another host, and several of
 these together. Hosts lose disks, and bits of checkpoints are flipped. `--case` and `--seed` repeat one training.
 
+`tests.soak.scripts` kills scripts as people write them, under the launcher, each with a drawn set of what is hard to go on with (`tests/soak/script_faces.py`):
+one rank, two, the scheduler, or launcher and all, at drawn moments of steps and of recoveries. Exit code, final weights, and the samples of each step are those
+of the same script without kills. What failed stays, with the command that repeats it.
+
 """
 
 
@@ -50,8 +55,11 @@ class Loop(NamedTuple):
     """Of one round; `{seed}` is the round's."""
     result: str
     """Filled with the sums of all rounds."""
+    python: Path = Path(sys.executable)
+    """Of which environment; where there is none, the loop is left out."""
 
 
+_SCRIPTS = "{kills} kills in {jobs} jobs | final weights and samples identical in all"
 LOOPS = (
     Loop(
         "simulated jobs of 8 workers under 38 kinds of faults",
@@ -94,6 +102,17 @@ LOOPS = (
         "{kills} kills of {processes} processes, {disks_lost} disks lost, {flipped} bits flipped | "
         "final weights and samples identical in all; {refused} files refused before use, {fetched} fetched from another host",
     ),
+    Loop(
+        "random kills of scripts with three lines, with what is hard to go on with",
+        "tests.soak.scripts --face three_lines --kills 50 --seed {seed}",
+        _SCRIPTS,
+    ),
+    Loop(
+        "the same with Lightning, Accelerate and the Trainer of transformers, in their environment",
+        "tests.soak.scripts --face lightning --face transformers --face accelerate --kills 150 --seed {seed}",
+        _SCRIPTS,
+        TRAINERS,
+    ),
     Loop("planted bugs", "tests.planted.run", "{bugs} bugs | all caught, by the tests that each names"),
 )
 
@@ -106,8 +125,11 @@ def once(loop: Loop, number: int) -> Iterator[tuple[str, int]]:
     """
     command = loop.command.format(seed=number, first=10_000 + 2_000 * number)
     print(f"python -m {command}", flush=True)
+    if not loop.python.exists():
+        print(f"left out: there is no {loop.python}", flush=True)
+        return
     done = subprocess.run(
-        [sys.executable, "-m", *command.split()], cwd=ROOT, capture_output=True, text=True, check=False
+        [loop.python, "-m", *command.split()], cwd=ROOT, capture_output=True, text=True, check=False
     )
     if done.returncode == SKIPPED:
         print(done.stdout, flush=True)

@@ -19,6 +19,7 @@ from lightning.pytorch.callbacks import (
     EarlyStopping,
     GradientAccumulationScheduler,
     ModelCheckpoint,
+    ModelPruning,
     StochasticWeightAveraging,
 )
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
@@ -46,10 +47,33 @@ BOARDS = os.environ.get("JOB_BOARDS") == "1"
 """Log to TensorBoard too, which not every machine has."""
 MAX_STEPS = int(os.environ.get("JOB_MAX_STEPS", "-1"))
 VAL_EVERY: Any = float(os.environ.get("JOB_VAL_EVERY", "1.0"))
+
+
+class Hooks(Callback):  # type: ignore[misc]  # Lightning is not there where types are checked
+    """A user's own: what it sets where an epoch begins or ends decides the steps of the next ones."""
+
+    def __init__(self) -> None:
+        self.share, self.ends = 1.0, [0.0]
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        self.share *= 0.7
+        pl_module.backbone[2].p = 0.1 * (trainer.current_epoch % 4)
+        trainer.gradient_clip_val = 0.5 * trainer.current_epoch or None
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        with torch.no_grad():
+            pl_module.head.bias.add_(0.01 * self.share + sum(self.ends))
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        self.ends.append(0.001 * trainer.current_epoch)
+
+
 CALLBACKS: dict[str, Callable[[], Callback]] = {
     "accumulation": lambda: GradientAccumulationScheduler({1: 3, 3: 2}),
     "backbone": lambda: BackboneFinetuning(1, lambda _: 1.4, backbone_initial_ratio_lr=0.3),
     "averaging": lambda: StochasticWeightAveraging(0.01, swa_epoch_start=2, annealing_epochs=2),
+    "pruning": lambda: ModelPruning("l1_unstructured", amount=0.1),
+    "hooks": Hooks,
 }
 MORE = os.environ.get("JOB_CALLBACKS", "").split()
 """Of these."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.utils.data import Sampler
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments
 from typing_extensions import override
 
@@ -32,6 +34,10 @@ STREAM = int(os.environ.get("JOB_STREAM", "0"))
 PATIENCE = int(os.environ.get("JOB_PATIENCE", "0"))
 LENGTHS = os.environ.get("JOB_LENGTHS") == "1"
 """The samples have input_ids of different lengths, which the model does not take."""
+ASKS = os.environ.get("JOB_ASKS") == "1"
+"""A callback asks for a save behind every second evaluation."""
+PASSES = os.environ.get("JOB_PASSES") == "1"
+"""A sampler of the script's own, with `set_epoch`."""
 _NOT_OF_TRAINING = ("runtime", "per_second", "train_loss", "flos")
 
 
@@ -86,6 +92,37 @@ class Watched(TrainerCallback):  # type: ignore[misc]  # not installed where typ
         hold(self.session, "end", state.global_step)
 
 
+class Asks(TrainerCallback):  # type: ignore[misc]  # as above
+    """Asks for a save that nobody has planned."""
+
+    @override
+    def on_evaluate(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        control.should_save = state.global_step % 8 < 4
+
+
+class Order(Sampler[int]):
+    """Of a pass."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    @override
+    def __iter__(self) -> Iterator[int]:
+        return iter(torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(self.epoch)).tolist())
+
+
+class Ordered(Trainer):
+    """Has an order of its own."""
+
+    def _get_train_sampler(self, *given: Any) -> Any:
+        return Order() if PASSES else super()._get_train_sampler(*given)
+
+
 @recovery.transformers.run
 def main() -> None:
     enter(current_session())
@@ -106,13 +143,17 @@ def main() -> None:
     }
     optimizer = torch.optim.AdamW(net.trained(), lr=0.05) if ADDS else None
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99) if optimizer is not None else None
-    trainer = Trainer(
+    trainer = Ordered(
         model=net,
         optimizers=(optimizer, schedule),
         args=TrainingArguments(**arguments),
         train_dataset=Stream(STREAM) if STREAM else Sized(SAMPLES) if LENGTHS else Samples(SAMPLES),
         eval_dataset=Samples(20, first=1_000),
-        callbacks=[Watched(net), *([EarlyStoppingCallback(PATIENCE)] if PATIENCE else [])],
+        callbacks=[
+            Watched(net),
+            *([EarlyStoppingCallback(PATIENCE)] if PATIENCE else []),
+            *([Asks()] if ASKS else []),
+        ],
     )
     trainer.train()
     session = current_session()
