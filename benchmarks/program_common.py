@@ -14,6 +14,10 @@ from torch.utils.data import TensorDataset
 
 STEP_MS = float(os.environ.get("BENCH_STEP_MS", "10"))
 SAVE_STEPS = int(os.environ.get("BENCH_SAVE_STEPS", "20"))
+MEMORY_MB = int(os.environ.get("BENCH_MEMORY_MB", "0"))
+"""How much memory a process touches besides, so many MB with each of its first steps: the kernel closes nothing of a process before it is free."""
+_PART_MB = 64
+_touched: list[torch.Tensor] = []
 BATCH_SIZE = 32
 # Nobody waits for the end: the measuring process kills all.
 EPOCHS = 1_000_000
@@ -45,4 +49,6 @@ def one_step(
     loss.backward()
     reduce()
     optimizer.step()
+    if len(_touched) * _PART_MB < MEMORY_MB:
+        _touched.append(torch.ones(_PART_MB << 20, dtype=torch.uint8))
     time.sleep(STEP_MS / 1000)

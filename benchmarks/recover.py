@@ -1,6 +1,6 @@
 """How long a job makes no step after a SIGKILL: this engine, torchrun and torchft on the same training, and the floors below all.
 
-    python benchmarks/recover.py [--workers 4,8] [--kills 20] [--torchft-python PATH] [--json]
+    python benchmarks/recover.py [--workers 4,8] [--kills 20] [--torchft-python PATH] [--memory MB] [--json]
     python benchmarks/recover.py --only engine,launcher,torchrun,floors [--window 6]
 
 The first compares in turn, in one run: `recovery msrun` with relaunch by spawn, by fork and with a standby, torchrun, torchft, a bare
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -71,6 +72,7 @@ def main() -> None:
     parser.add_argument("--workers", default="4,8", help="numbers of workers, with commas (4,8)")
     parser.add_argument("--kills", type=int, default=20, help="recoveries per row (20)")
     parser.add_argument("--window", type=float, default=6.0, help="seconds that a lost id is refused (6)")
+    parser.add_argument("--memory", type=int, default=0, help="MB that each rank touches besides (0)")
     parser.add_argument(
         "--only", default=IN_TURN, help=f"which groups, with commas ({IN_TURN}: the comparison)"
     )
@@ -81,6 +83,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    os.environ["BENCH_MEMORY_MB"] = str(options.memory)
     only = set(options.only.split(","))
     systems = chosen(options.system, options.torchft_python)
     workers_list = [int(number) for number in options.workers.split(",")]
