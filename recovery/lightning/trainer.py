@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import signal
 import warnings
@@ -30,7 +29,6 @@ from recovery.training.current import current_session
 from recovery.training.outlook import check_end
 from recovery.training.session import Session
 
-_logger = logging.getLogger("recovery.lightning")
 _EVERY_STEPS = 100
 _KEPT = 3
 
@@ -158,6 +156,14 @@ class Trainer(PlainTrainer):  # type: ignore[misc]  # Lightning is not there whe
                     raise error.__context__ from None
                 raise
 
+    def _fit_impl(self, *arguments: Any, **named: Any) -> None:
+        try:
+            super()._fit_impl(*arguments, **named)
+        except BaseException:
+            if self.session is not None and self.world_size > 1:
+                written_files.save_none_on_exception(self.checkpoint_callbacks)
+            raise
+
     def _stand_in_directories(self, state: FitState) -> None:
         """Each generation's logger has a directory of its own, where none of the best checkpoints would be known."""
         session = self.session
@@ -174,11 +180,8 @@ class Trainer(PlainTrainer):  # type: ignore[misc]  # Lightning is not there whe
     def save_checkpoint(self, filepath: Any, *arguments: Any, **named: Any) -> None:
         """As Lightning's."""
         session = self.session
-        if session is not None and session.interrupted:
-            # What saves on an exception would wait for ranks that are gone.
-            _logger.info(
-                "event=lightning_checkpoint_not_saved path=%s reason='the generation is over'", filepath
-            )
+        if session is not None and (session.interrupted or (self.interrupted and self.world_size > 1)):
+            written_files.log_not_saved(filepath, is_over=session.interrupted)
             return
         if session is not None and self.is_global_zero and _is_local(filepath):
             written_files.note(session, Path(filepath).absolute())

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -27,6 +29,23 @@ class _Written(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _decoder = msgspec.json.Decoder(_Written)
+
+
+def save_none_on_exception(callbacks: Iterable[Any]) -> None:
+    """Lightning's ModelCheckpoint asks all ranks whether a file is there, and saves with them: one that leaves alone would wait for ever."""
+    for callback in callbacks:
+        callback.save_on_exception = False
+
+
+def log_not_saved(path: Any, *, is_over: bool) -> None:
+    """What saves on an exception would wait for ranks that are gone, or that train on.
+
+    Args:
+        path: where it was to be saved.
+        is_over: the generation is over; else the exception is this rank's alone.
+    """
+    why = "the generation is over" if is_over else "an exception ends this rank alone"
+    _logger.info("event=lightning_checkpoint_not_saved path=%s reason=%r", path, why)
 
 
 def note(session: Session, path: Path) -> None:

@@ -76,6 +76,29 @@ def test_an_interrupt_of_the_keyboard_is_a_stop_and_no_failure(tmp_path: Path) -
         assert "stopped by SIGINT" in cluster.log("worker_0")
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_rank_that_is_asked_to_end_does_not_save_with_ranks_that_train_on(
+    tmp_path: Path, undisturbed: Undisturbed, rank: int, number: signal.Signals
+) -> None:
+    """Lightning's ModelCheckpoint saves on any exception, with a barrier of all ranks."""
+    environment = {"JOB_HELD_STEP": "20", "MS_DRAIN_TIMEOUT": "120"}
+    with LightningCluster(tmp_path, workers=2, environment=environment) as cluster:
+        cluster.start()
+        cluster.wait(lambda: cluster.step_of_all() >= 20, "step 20 of all")
+        name = cluster.name_of(rank)
+        cluster.signal(name, number)
+        if number is signal.SIGTERM:
+            cluster.wait_event(EventKind.DRAIN_BEGUN)
+        cluster.go_on()
+        process = cluster.processes[name]
+        cluster.wait(lambda: process.poll() is not None, f"end of {name}")
+        assert process.returncode == 128 + number, cluster.tails()
+        cluster.launch(name)
+        cluster.wait_end()
+        _check(cluster, undisturbed)
+
+
 SETTINGS = {
     "accumulated gradients": {"JOB_ACCUMULATE": "3"},
     "worker processes and mixed precision": {"JOB_LOADER_WORKERS": "2", "JOB_PRECISION": "bf16-mixed"},
