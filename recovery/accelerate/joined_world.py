@@ -53,7 +53,8 @@ def run(
     """
     global _backend  # noqa: PLW0603 - a process has one world
     _backend = backend
-    return training_run.run(warm_up=warm_up) if function is None else training_run.run(function)
+    decorate = training_run.run(warm_up=warm_up)
+    return decorate if function is None else decorate(function)
 
 
 def _join(session: Session) -> None:
