@@ -55,7 +55,7 @@ class WatchedLoader:
     def __iter__(self) -> Iterator[Any]:
         at = self.__dict__["_at"]
         self.__dict__.update(_at=None, _pass=_Pass(self._loader, at, self.__dict__["_counters"]))
-        return self.__dict__["_pass"]  # type: ignore[no-any-return]
+        return self.__dict__["_pass"]  # type: ignore[no-any-return]  # what a dict of attributes holds has no type
 
     def place(self, ahead: int) -> dict[str, Any]:
         """Where the loop is, if so many batches were asked for `ahead` that no step has used yet."""
