@@ -104,8 +104,8 @@ class ScriptCluster(LaunchedCluster):
         wait_for(until, what, self.tails, hang_s=_HANG_S)
 
     def begin(self) -> None:
-        """Start it, as it was started before."""
-        self.start("--max_restarts=100", "--cluster_time_out=-1", script=_SCRIPT)
+        """Start it, as it was started before; one that has just finished, as launcher and all were killed, does its last steps again."""
+        self.start("--max_restarts=100", "--cluster_time_out=-1", "--continue=True", script=_SCRIPT)
 
     def await_step(self, step: int) -> None:
         """Wait until a rank has done this step or a later one, from now on; no longer than the job lasts.
