@@ -82,7 +82,7 @@ class LaunchedCluster(SmallCluster):
 
     def living(self) -> list[int]:
         """Processes of this job, the launcher apart."""
-        return [pid for pid, _ in self._members()]
+        return [pid for pid, _ in self.members()]
 
     def kill_node(self, node_id: str) -> None:
         """SIGKILL."""
@@ -95,9 +95,10 @@ class LaunchedCluster(SmallCluster):
 
     def find(self, node_id: str) -> int:
         """As `pid_of`; 0 where there is none in this moment."""
-        return next((pid for pid, node in self._members() if node == node_id), 0)
+        return next((pid for pid, node in self.members() if node == node_id), 0)
 
-    def _members(self) -> list[tuple[int, str]]:
+    def members(self) -> list[tuple[int, str]]:
+        """Process id and node id of all that run in this moment, the oldest first."""
         found: list[tuple[float, int, str]] = []
         for process in psutil.process_iter():
             try:

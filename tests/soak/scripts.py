@@ -38,7 +38,7 @@ _KINDS = ("rank",) * 6 + ("two", "two", "scheduler", "scheduler", "rank and sche
 _IN_RECOVERY = 0.25
 """How often a blow falls into the recovery behind the one before."""
 _LEFT = 6
-"""Steps that are to do when the last blow falls: a job that is over is struck no more."""
+"""Steps that are to do when the last blow falls; the job is held before the last of them until then."""
 _SCRIPT, _SCHEDULER = "train.py", "sched"
 _LOGGED = ("samples", "evaluations", "epochs")
 _HANG_S = 1_800.0
@@ -82,16 +82,18 @@ def blows(draw: random.Random, count: int, last: int) -> list[Blow]:
 class ScriptCluster(LaunchedCluster):
     """A job of one form."""
 
-    def __init__(self, directory: Path, form: Form, *, step_ms: int) -> None:
+    def __init__(self, directory: Path, form: Form, *, step_ms: int, held: int = 0) -> None:
         """Choose the shape; `begin` starts it.
 
         Args:
             directory: empty.
             form: of the script.
             step_ms: how long a step takes at least.
+            held: a step that does not end before `go_on`: a job that is over is struck no more. 0: none.
         """
         face = FACES[form.face]
-        environment = {**form.environment, "JOB_STEP_MS": str(step_ms)}
+        environment = {**form.environment, "JOB_STEP_MS": str(step_ms), "JOB_HELD_STEP": str(held)}
+        self._held = held
         super().__init__(directory, workers=form.workers, imports=face.imports, environment=environment)
         shutil.copy(face.script, directory / _SCRIPT)
 
@@ -108,14 +110,14 @@ class ScriptCluster(LaunchedCluster):
         self.start("--max_restarts=100", "--cluster_time_out=-1", "--continue=True", script=_SCRIPT)
 
     def await_step(self, step: int) -> None:
-        """Wait until a rank has done this step or a later one, from now on; no longer than the job lasts.
+        """Wait until a rank has done this step or a later one, from now on, or until the job is held.
 
         Raises:
             AssertionError: nobody comes there.
         """
         path, deadline_s = self.directory / "steps.jsonl", time.monotonic() + _HANG_S
         known = path.stat().st_size if path.exists() else 0
-        while not self.is_over():
+        while not (self.is_over() or (self._held and self.step() == self._held - 1)):
             if path.exists() and path.stat().st_size > known:
                 with path.open("rb") as file:
                     file.seek(known)
@@ -125,6 +127,10 @@ class ScriptCluster(LaunchedCluster):
             assert time.monotonic() < deadline_s, f"no step {step} within {_HANG_S:g} s\n{self.tails()}"
             # `wait` would look at it every fifth step.
             _PAUSE.wait(0.01)
+
+    def of_slot(self, name: str) -> int:
+        """The process of this slot, whose id may be a further one of it (`1.2` for `1`). 0: there is none in this moment."""
+        return next((pid for pid, node in self.members() if node.partition(".")[0] == name), 0)
 
     def is_over(self) -> bool:
         """Has the launcher ended?"""
@@ -202,8 +208,10 @@ class Striker:
 
     def _pid(self, node: str) -> int:
         """Of its process, once it has one: it may have died in the blow before. 0: the job is over."""
-        self._cluster.wait(lambda: self._cluster.find(node) or self._cluster.is_over(), f"process of {node}")
-        return self._cluster.find(node)
+        self._cluster.wait(
+            lambda: self._cluster.of_slot(node) or self._cluster.is_over(), f"process of {node}"
+        )
+        return self._cluster.of_slot(node)
 
     def _nodes(self, kind: str) -> Sequence[str]:
         ranks = [str(rank) for rank in range(self._cluster.workers)]
@@ -238,12 +246,14 @@ class Soak:
         directory.mkdir()
         (directory / "blows.txt").write_text("".join(f"{blow}\n" for blow in drawn_blows))
         fault = ""
-        with ScriptCluster(directory, form, step_ms=STEP_MS) as cluster:
+        held = undisturbed.step() - 1
+        with ScriptCluster(directory, form, step_ms=STEP_MS, held=held) as cluster:
             striker = Striker(cluster, draw, undisturbed.step())
             try:
                 cluster.begin()
                 for blow in drawn_blows:
                     striker.strike(blow)
+                cluster.go_on()
                 cluster.wait(cluster.is_over, "end of the job")
                 fault = cluster.fault_against(undisturbed)
             except AssertionError as error:
