@@ -111,7 +111,7 @@ def test_mpirun_on_two_hosts_finds_the_scheduler(job: Job, undisturbed: str, sho
 @pytest.mark.usefixtures("mpirun")
 def test_mpirun_after_a_kill_goes_on_where_it_was(job: Job, undisturbed: str) -> None:
     script = job.start("mpirun.sh")
-    job.wait(lambda: job.saved(1), "checkpoint of rank 1")
+    job.wait(lambda: job.saved(0) and job.saved(1), "checkpoint of both ranks")
     job.worker(1).kill()
     assert job.ends(script) != 0, "mpirun ends the job"
     job.wait(lambda: not job.living(), "end of all")
