@@ -13,6 +13,7 @@ from recovery.core.worker import stimuli as s
 from tests.simulation import memory
 from tests.simulation.network import DOWN, UP
 from tests.simulation.process import Process
+from tests.simulation.scheduler import SchedulerProcess
 from tests.simulation.shape import FAULTS_UNTIL_MS, Shape, losses_of
 from tests.simulation.slots import SCHEDULER_HOST
 from tests.simulation.world import World
@@ -109,10 +110,15 @@ def _supplant(world: World, process: Process, draw: random.Random) -> None:
 
 
 def _pause(process: Process, for_ms: int) -> None:
-    process.frozen_until = process.clock.now + for_ms
+    process.frozen_until = _paused_until(process, for_ms)
     if for_ms > process.world.rules.lease_ms // 2:
         process.confirmed = False
         process.handle(s.PauseNoticed(for_ms))
+
+
+def _paused_until(paused: Process | SchedulerProcess, for_ms: int) -> int:
+    """A shorter pause ends no longer one: what waits for the end of that would come behind what is sent meanwhile."""
+    return max(paused.frozen_until, paused.clock.now + for_ms)
 
 
 def _impostor(world: World, process: Process, draw: random.Random) -> None:
@@ -184,7 +190,8 @@ def _scheduler(world: World, draw: random.Random) -> None:
 
 def _freeze_scheduler(world: World, draw: random.Random) -> None:
     if world.scheduler is not None:
-        world.scheduler.frozen_until = world.clock.now + draw.randint(100, int(1.5 * world.rules.lease_ms))
+        for_ms = draw.randint(100, int(1.5 * world.rules.lease_ms))
+        world.scheduler.frozen_until = _paused_until(world.scheduler, for_ms)
 
 
 def _power(world: World, draw: random.Random) -> None:

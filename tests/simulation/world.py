@@ -148,6 +148,17 @@ class World:
         self.clock.say(f"{name} launched again")
         self.seconds.append(Process(self, slot, self._identity(slot, name)))
 
+    def _start_holder_again(self, slot: Slot, name: str) -> None:
+        """Whoever started it does not leave the job without a rank that it has: no other place's process comes for that one.
+
+        A place whose process had never come before is surplus since.
+        """
+        row = self.store.rows.get((NodeRecord, name))
+        has_rank = row is not None and row.rank is not None and name != slot.current
+        if has_rank and not self.verdict and all(one.name != name for one in self.living):
+            self.clock.seen["an earlier id that has a rank was started again"] += 1
+            self.earlier(slot, name)
+
     def exited(self, process: Process, exit_: Exit) -> None:
         """A process ends by itself; with an error it is relaunched."""
         self.clock.say(f"{process.name} exits {exit_.code!r} {exit_.reason}")
@@ -180,6 +191,9 @@ class World:
             surplus = [one for one in (slot, *self.slots.values()) if one.is_surplus]
             for place in surplus[:1]:
                 self.clock.soon("relaunch", *self.relaunch_ms, partial(self.launch, place, fresh=False))
+            if process.name != slot.current:
+                again = partial(self._start_holder_again, slot, process.name)
+                self.clock.soon("relaunch", *self.relaunch_ms, again)
 
     def _gone(self, process: Process) -> None:
         if process.plan is not None:
