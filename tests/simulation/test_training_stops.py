@@ -46,3 +46,11 @@ def test_the_end_that_scripts_ask_for_keeps_every_promise_under_a_few_seeds() ->
 def test_the_end_that_scripts_ask_for_keeps_every_promise_in_the_middle_of_everything_else() -> None:
     seen = kept(MANY)
     assert [name for name in WORTH_REACHING if not seen[name]] == []
+
+
+@pytest.mark.parametrize("seed", [910003, 910007])
+def test_a_store_that_is_lost_behind_the_stop_keeps_every_other_promise(seed: int) -> None:
+    """They once broke I32: the next store knows of no end of training, and the scripts end it at a later step."""
+    assert losses_of(seed)
+    outcome = run(seed, workers=3, spares=BESIDE)
+    assert not outcome.failure, "\n".join((*outcome.log, f"seed {seed}", outcome.failure))

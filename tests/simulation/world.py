@@ -250,6 +250,7 @@ class World:
         self._stores += 1
         self.kill_scheduler()
         self.promises.store_lost()
+        self.training_end.store_lost()
         self.store = StoreModel(f"job-{self._stores}")
 
     def _relaunch_scheduler(self) -> None:
