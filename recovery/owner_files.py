@@ -22,13 +22,25 @@ def new_file(path: Path) -> BinaryIO:
 
 
 def at_its_end(path: Path) -> BinaryIO:
-    """Open a file to write at its end, unbuffered; one that is there keeps its mode.
+    """Open a file to write at its end, unbuffered; one that is there keeps its mode. Nobody waits for the reader of a named pipe.
+
+    Raises:
+        OSError: it cannot be opened; ENXIO: nobody reads the pipe that has its name.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
+    descriptor = os.open(path, flags, _OWNER_ONLY)
+    # A program that inherits it expects to wait for its reader.
+    os.set_blocking(descriptor, True)
+    return os.fdopen(descriptor, "ab", buffering=0)
+
+
+def to_read(path: Path) -> BinaryIO:
+    """Open a file to read, unbuffered. Nobody waits for the writer of a named pipe, which cannot be searched and raises where it is.
 
     Raises:
         OSError: it cannot be opened.
     """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-    return os.fdopen(os.open(path, flags, _OWNER_ONLY), "ab", buffering=0)
+    return os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb", buffering=0)
 
 
 def append_whole(file: BinaryIO, content: bytes) -> None:

@@ -108,14 +108,14 @@ def _detach(log_dir: Path, says: int, stop_grace_s: float) -> bool:
     me = psutil.Process()
     noted = _Agent(me.pid, me.create_time(), stop_grace_s=stop_grace_s, identity=process_identity.own())
     try:
-        log = os.open(log_dir / _LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        log = owner_files.at_its_end(log_dir / _LOG)
         with owner_files.new_file(log_dir / _NOTE) as note:
             note.write(msgspec.json.encode(noted))
     except OSError as error:
         os.write(says, f"{error.filename or log_dir / _NOTE}: {error.strerror}".encode(errors="replace"))
         return False
     nothing = os.open(os.devnull, os.O_RDONLY)
-    for descriptor, to in ((nothing, 0), (log, 1), (log, 2)):
+    for descriptor, to in ((nothing, 0), (log.fileno(), 1), (log.fileno(), 2)):
         os.dup2(descriptor, to)
     os.write(says, _BEGUN.encode())
     os.close(says)

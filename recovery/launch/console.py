@@ -267,7 +267,7 @@ def open_log(path: Path, *, start: int) -> BinaryIO:
 def _ends_with_a_line(path: Path) -> bool:
     """False also where that cannot be known: an empty line does no harm."""
     try:
-        with path.open("rb") as log:
+        with owner_files.to_read(path) as log:
             if not log.seek(0, os.SEEK_END):
                 return True
             log.seek(-1, os.SEEK_END)

@@ -204,8 +204,8 @@ def last_lines(output: Path | list[str]) -> tuple[str, ...]:
 
 def _lines_of(log: Path) -> list[str]:
     try:
-        with log.open("rb") as stream:
-            stream.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+        with owner_files.to_read(log) as stream:
+            stream.seek(max(0, os.fstat(stream.fileno()).st_size - _TAIL_BYTES))
             lines = stream.read().decode(errors="replace").splitlines()
     except OSError:
         return []

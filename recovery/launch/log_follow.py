@@ -7,6 +7,7 @@ import contextlib
 import os
 from pathlib import Path
 
+from recovery import owner_files
 from recovery.launch import console
 
 _POLL_S = 0.2
@@ -52,7 +53,7 @@ class Tail:
             self._is_named = True
 
     def _show(self, *, to_the_end: bool) -> None:
-        with self._path.open("rb") as log:
+        with owner_files.to_read(self._path) as log:
             if os.fstat(log.fileno()).st_size < self._offset:
                 console.say(f"{self._path} was truncated; it is shown from its beginning", style="yellow")
                 self._offset = 0

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +15,8 @@ from recovery.launch.presence import Kind, look_at
 from recovery.launch.python_command import Runs, parse_python_command, takes_program_from_stdin
 
 _OWN_DESCRIPTORS = re.compile(r"/proc/[^/]+(/task/[^/]+)?/fd")
+_CHANGES_WHAT_IS_FOUND = re.compile(rb"__path__|\bmodules\b|meta_path|path_hooks")
+"""What the code of a package names that has other modules in it than its directory has files."""
 _LINKS_MAX = 40
 """As many as the kernel follows."""
 
@@ -41,9 +43,7 @@ def find_fault(command: Sequence[str], directory: Path) -> Fault | None:
         return None
     if read.runs is Runs.SCRIPT:
         return _of_script(read.target, directory)
-    if read.options or _is_found(read.target.partition(".")[0], directory):
-        return None
-    return Fault(read.target, "there is no such module", "Give the name of a module that this Python finds.")
+    return None if read.options else _of_module(read.target, directory)
 
 
 def _of_script(script: str, directory: Path) -> Fault | None:
@@ -52,10 +52,16 @@ def _of_script(script: str, directory: Path) -> Fault | None:
         return _only_one_reads(script, "an open file of this process")
     kind, reason = look_at(path)
     match kind:
+        case Kind.ABSENT if path.is_symlink():
+            return Fault(
+                script, "is a link to a file that is not there", "Mend the link, or give the script's path."
+            )
         case Kind.ABSENT:
             return Fault(
                 script, "there is no such file here", f"Give the path of the script{_like(script, path)}."
             )
+        case Kind.FILE if not os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
+            return Fault(script, "this user may not read it", "Give a script that this user may read.")
         case Kind.UNKNOWN:
             return Fault(
                 script, f"it cannot be looked at ({reason})", "Give a script that this user may read."
@@ -96,12 +102,41 @@ def _like(script: str, path: Path) -> str:
     return f", perhaps {Path(script).with_name(like[0])}" if like else ""
 
 
-def _is_found(package: str, directory: Path) -> bool:
+def _of_module(name: str, directory: Path) -> Fault | None:
     """Asks the finders of this Python, which is the workers' own; nothing is imported."""
+    parts, places = name.split("."), [str(directory)]
     try:
-        if PathFinder.find_spec(package, [str(directory)]) is not None:
-            return True
-        finders = (getattr(finder, "find_spec", None) for finder in sys.meta_path)
-        return any(find(package, None) is not None for find in finders if find is not None)
+        for depth in range(1, len(parts) + 1):
+            found = _find(".".join(parts[:depth]), places)
+            if found is None:
+                next_step = "Give the name of a module that this Python finds."
+                return Fault(name, "there is no such module", next_step)
+            is_package = found.submodule_search_locations is not None
+            if (depth == len(parts) and not is_package) or _may_make_modules(found):
+                return None
+            places = list(found.submodule_search_locations or ())
+        if _find(f"{name}.__main__", places) is None:
+            next_step = "Give the name of a module that can be run."
+            return Fault(name, "is a package without a __main__", next_step)
     except Exception:  # noqa: BLE001 - a finder of another package: the start itself says what is wrong
+        return None
+    return None
+
+
+def _find(name: str, places: Sequence[str]) -> ModuleSpec | None:
+    """Where a module lies: in its package, or in the directory of the command; else where each finder looks by itself."""
+    at_top = "." not in name
+    finders = (getattr(finder, "find_spec", None) for finder in sys.meta_path)
+    asked = (find(name, None if at_top else places) for find in finders if find is not None)
+    return PathFinder.find_spec(name, places) or next(filter(None, asked), None)
+
+
+def _may_make_modules(found: ModuleSpec) -> bool:
+    """May there be other modules in it, once it is imported, than its directories have files?"""
+    if found.origin is None:
+        # Several directories of one name, without code.
+        return False
+    try:
+        return _CHANGES_WHAT_IS_FOUND.search(Path(found.origin).read_bytes()) is not None
+    except OSError:
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +58,13 @@ def test_who_cannot_open_its_log_begins_nothing_and_leaves_anothers_note(tmp_pat
     assert code == 22
     assert f"cannot be written ({tmp_path}/agent.log: Is a directory)" in said
     assert (tmp_path / "agent.json").read_text() == "of another"
+
+
+def test_who_finds_a_pipe_without_a_reader_at_the_name_of_its_log_begins_nothing(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "agent.log")
+    code, said = _hand_over(tmp_path)
+    assert code == 22
+    assert f"cannot be written ({tmp_path}/agent.log: No such device or address)" in said
 
 
 def test_who_ends_before_it_has_begun_is_no_success(tmp_path: Path) -> None:

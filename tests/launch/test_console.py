@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from recovery.launch import console
+from recovery.launch.incidents import last_lines
 from recovery.launch.log_follow import Tail, follow
 
 MANY = """
 import sys
 from recovery.launch import console
+from recovery.launch.incidents import last_lines
 for number in range(int(sys.argv[1])):
     console.say(f"line {number} " + "." * 90)
 print("said", file=sys.stderr, flush=True)
@@ -115,6 +117,7 @@ def test_a_loud_log_is_shown_piece_by_piece_and_others_are_served_in_between(
 REPEATED = """
 import sys
 from recovery.launch import console
+from recovery.launch.incidents import last_lines
 print("begun", file=sys.stderr, flush=True)
 sys.stdin.read()
 for number in range(200):
@@ -148,6 +151,33 @@ def test_a_bar_that_rank_0_draws_is_there_to_be_shown_until_its_line_ends(tmp_pa
             tail.show()
         shown.append(console.bar_of_rank_0())
     assert shown == ["", " 10%|#   |", " 20%|##  |", "", ""], "a half line is no bar"
+
+
+def test_nobody_waits_for_the_other_end_of_a_pipe_that_has_the_name_of_a_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The launcher hung before its first process, and no signal ended it."""
+    log = tmp_path / "worker_0.log"
+    os.mkfifo(log)
+    with pytest.raises(OSError, match="No such device or address"):
+        console.open_log(log, start=1)
+    assert last_lines(log) == ()
+    tail = Tail(log, "0", number=0)
+    for _ in range(2):
+        tail.show()
+    assert capsys.readouterr().out == f"{log} is not shown: it cannot be read (Illegal seek)\n"
+
+
+def test_who_reads_such_a_pipe_gets_what_a_process_prints(tmp_path: Path) -> None:
+    log = tmp_path / "worker_0.log"
+    os.mkfifo(log)
+    reading = os.open(log, os.O_RDONLY | os.O_NONBLOCK)
+    with console.open_log(log, start=1) as writing:
+        assert os.get_blocking(writing.fileno())
+        writing.write(b"step 1\n")
+        lines = os.read(reading, 4096).splitlines()
+    os.close(reading)
+    assert lines[-1] == b"step 1"
 
 
 def test_of_the_schedulers_log_the_refused_are_shown(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from recovery.launch.program_check import find_fault
+from tests.store.test_store_file_systems import another_user
 
 _ONE_READS = "which one process can read, and every worker needs the program"
 
@@ -21,6 +22,10 @@ def place(tmp_path: Path) -> Path:
     for name in ("empty", "package", "program"):
         (tmp_path / name).mkdir()
     (tmp_path / "package" / "__init__.py").write_text("")
+    (tmp_path / "package" / "inner.py").write_text("")
+    (tmp_path / "changing").mkdir()
+    (tmp_path / "changing" / "__init__.py").write_text("import sys\nsys.modules[__name__ + '.made'] = sys\n")
+    (tmp_path / "gone.py").symlink_to("nowhere.py")
     (tmp_path / "program" / "__main__.py").write_text("")
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to("loop")
@@ -44,7 +49,11 @@ def said_of(place: Path, *words: str) -> str:
         ("-c", "print()", "-"),
         ("-uc", "print()"),
         ("-m", "pytest", "train.py"),
-        ("-m", "package"),
+        ("-m", "package.inner"),
+        ("-m", "program"),
+        ("-m", "changing.made"),
+        ("-m", "os.path"),
+        ("-m", "torch.distributed.run"),
         ("-m", "json.tool"),
         ("-I", "-m", "only_there"),
         ("--version",),
@@ -79,6 +88,26 @@ def test_what_a_worker_can_run_is_started(place: Path, words: tuple[str, ...]) -
             ),
         ),
         (
+            ("gone.py",),
+            "gone.py: is a link to a file that is not there. Mend the link, or give the script's path.",
+        ),
+        (
+            ("-m", "package"),
+            "package: is a package without a __main__. Give the name of a module that can be run.",
+        ),
+        (
+            ("-m", "package.no_such"),
+            "package.no_such: there is no such module. Give the name of a module that this Python finds.",
+        ),
+        (
+            ("-m", "train.py"),
+            "train.py: there is no such module. Give the name of a module that this Python finds.",
+        ),
+        (
+            ("-m", "empty"),
+            "empty: is a package without a __main__. Give the name of a module that can be run.",
+        ),
+        (
             ("-m", "no_such.module"),
             "no_such.module: there is no such module. Give the name of a module that this Python finds.",
         ),
@@ -86,6 +115,15 @@ def test_what_a_worker_can_run_is_started(place: Path, words: tuple[str, ...]) -
 )
 def test_what_no_worker_can_run_is_refused(place: Path, words: tuple[str, ...], answer: str) -> None:
     assert said_of(place, *words) == answer
+
+
+@pytest.mark.root
+def test_a_script_that_this_user_may_not_read_is_refused() -> None:
+    with another_user() as place:
+        (place / "train.py").write_text("")
+        (place / "train.py").chmod(0)
+        said = said_of(place, "train.py")
+    assert said == "train.py: this user may not read it. Give a script that this user may read."
 
 
 def test_an_open_file_of_this_process_is_another_ones_own(place: Path) -> None:
