@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from recovery.training.session import Session
@@ -38,7 +39,8 @@ def call(function: Callable[..., Any], session: Session, /, *arguments: Any, **n
         # A callable of C says nothing of what it takes.
         return function(session, *arguments, **named)
     parameters = list(signature.parameters.values())
-    at = next((place for place, one in enumerate(parameters) if _is_session(one)), None)
+    names = getattr(inspect.unwrap(function), "__globals__", {})
+    at = next((place for place, one in enumerate(parameters) if _is_session(one, names)), None)
     if at is not None and parameters[at].name in named:
         at = None
     elif at is None and parameters and _is_left_open(signature, arguments, named):
@@ -50,12 +52,30 @@ def call(function: Callable[..., Any], session: Session, /, *arguments: Any, **n
     return function(*arguments[:at], session, *arguments[at:], **named)
 
 
-def _is_session(one: inspect.Parameter) -> bool:
-    """Does it say so?"""
-    annotation = getattr(one.annotation, "__name__", str(one.annotation))
-    return one.name == "session" or (one.kind not in _MANY and "Session" in annotation)
+def _is_session(one: inspect.Parameter, names: Mapping[str, object]) -> bool:
+    """Does it say so? Other packages have a class of that name too: requests, SQLAlchemy."""
+    if one.name == "session":
+        return True
+    if one.kind in _MANY or one.annotation is one.empty:
+        return False
+    if isinstance(one.annotation, type):
+        return one.annotation is Session
+    # A name in quotes, one of several types.
+    return any(_names_session(found, names) for found in _A_SESSION.findall(str(one.annotation)))
 
 
+def _names_session(dotted: str, names: Mapping[str, object]) -> bool:
+    """Does a name mean our class where the function stands? One that only a type checker sees does."""
+    first, *others = dotted.split(".")
+    if first not in names:
+        return first in {"recovery", "Session"}
+    meant = names[first]
+    for other in others:
+        meant = getattr(meant, other, None)
+    return meant is Session
+
+
+_A_SESSION = re.compile(r"[\w.]*\bSession\b(?![\w.])")
 _MANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -13,6 +14,7 @@ from recovery.training import current, early_exit
 from recovery.training.early_exit import EarlyExit
 from recovery.training.session import Session
 
+of_types = SimpleNamespace(Session=Session)
 KEPT: list[BaseException] = []
 
 
@@ -142,12 +144,44 @@ def test_the_session_is_given_where_it_is_taken(function: Callable[..., object],
     assert (current.call(function, session) is session) == takes_it
 
 
-def test_an_annotation_says_what_a_parameter_with_a_default_is() -> None:
-    def train(at: Session | None = None) -> object:
+class SessionConfig:
+    """A script's own."""
+
+
+@pytest.mark.parametrize(
+    ("annotation", "is_ours"),
+    [
+        (Session, True),
+        (Session | None, True),
+        ("Session | None", True),
+        ("recovery.Session", True),
+        ("Optional[recovery.Session]", True),
+        ("of_types.Session", True),
+        ("requests.Session", False),
+        ("OtherSession", False),
+        (SessionConfig, False),
+        ("SessionConfig | None", False),
+        (type("Session", (), {}), False),
+        (None, False),
+    ],
+)
+def test_an_annotation_says_what_a_parameter_with_a_default_is(annotation: object, *, is_ours: bool) -> None:
+    """Requests and SQLAlchemy have a class of that name too, and a script its `SessionConfig`."""
+
+    def train(at: object = None) -> object:
         return at
 
+    train.__annotations__["at"] = annotation
     session: Any = object()
-    assert current.call(train, session) is session
+    assert (current.call(train, session) is session) == is_ours
+
+
+def test_an_argument_is_not_moved_by_what_its_annotation_is_called() -> None:
+    def train(config: SessionConfig, here: Session) -> object:
+        return config, here
+
+    config, session = SessionConfig(), object()
+    assert current.call(train, cast("Session", session), config) == (config, session)
 
 
 @pytest.mark.parametrize(
