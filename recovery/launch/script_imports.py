@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ast
 import os
+import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+from recovery.launch.python_command import Runs, parse_python_command
 
 _FILES_MAX = 1_000
 """A script with more files of its own beside it says by then what it imports."""
@@ -64,13 +67,26 @@ def parse_script(command: Sequence[str], directory: Path) -> Reading:
 
 
 def _entry_points(command: Sequence[str], directory: Path) -> Iterator[Path]:
-    """Every word that names a Python file, where its link leads as the interpreter does; and the module behind `-m`."""
+    """The script, whatever its name ends with; every word that names a Python file; and the module behind `-m`."""
+    program = parse_python_command(["python", *command])
+    if program is not None and program.runs is Runs.SCRIPT and not program.target.endswith(".py"):
+        yield from _program_at(directory / program.target)
     for word, following in zip(command, [*command[1:], ""], strict=False):
         script = word.partition("::")[0]
         if script.endswith(".py") and os.path.isfile(directory / script):  # noqa: PTH113 - see _files_of
+            # Where its link leads, as the interpreter does.
             yield Path(os.path.realpath(directory / script))
         if word == "-m" and following:
             yield from _files_of([directory], following)
+
+
+def _program_at(path: Path) -> Iterator[Path]:
+    """The file that Python runs there: a directory is a program by its `__main__.py`. That of an archive is not read."""
+    for file in (path, path / "__main__.py"):
+        if os.path.isfile(file):  # noqa: PTH113 - see _files_of
+            if not zipfile.is_zipfile(file):
+                yield Path(os.path.realpath(file))
+            return
 
 
 def _files_of(roots: Iterable[Path], module: str) -> Iterator[Path]:

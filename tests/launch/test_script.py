@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,19 @@ def test_circles_end(tmp_path: Path) -> None:
     write(tmp_path, a="import b\n", b="import a\n")
     assert parse_script(["a.py"], tmp_path).packages == {"a", "b"}
     assert parse_script(["none.py"], tmp_path).packages == frozenset()
+
+
+@pytest.mark.parametrize("target", ["train", "./train", "program", "linked"])
+def test_a_script_counts_whatever_its_name_ends_with(tmp_path: Path, target: str) -> None:
+    """It was taken for a plain program, which `recovery` then refused at each of its starts."""
+    (tmp_path / "program").mkdir()
+    for script in (tmp_path / "train", tmp_path / "program" / "__main__.py"):
+        script.write_text("import recovery\n")
+    (tmp_path / "linked").symlink_to("train")
+    assert "recovery" in parse_script(["-u", target, "--epochs", "3"], tmp_path).packages
+
+
+def test_an_archive_is_not_taken_for_text(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "train.pyz", "w") as archive:
+        archive.writestr("__main__.py", "import recovery\n")
+    assert parse_script(["train.pyz"], tmp_path).entry_points == ()
