@@ -22,11 +22,13 @@ from recovery.launch.hung_nodes import LostNodes
 from recovery.launch.job_view import KnownJob, SchedulerQueries
 from recovery.transport import inspection_client
 from recovery.transport.access import Access
-from recovery.transport.client import Client
+from recovery.transport.client import Client, ConnectError
 
 _CONNECT_S = 2.0
 """The scheduler may be dead itself: then it learns from the node's next registration what there is to know."""
 
+_STARTED_AGAIN_S = 5.0
+"""A scheduler that has died and is started again by its launcher listens within so long; who asks for the end of its job waits no longer for it."""
 _ASK_AGAIN_S = 0.5
 """While a step is saved: the scheduler cuts off who is no node and silent."""
 _ANSWER_S = 1.0
@@ -136,7 +138,7 @@ class SchedulerContact(Contact):
 
         client = self._client(answer, lost)
         try:
-            await client.connect(min(_CONNECT_S, within_s))
+            await _connect(client, min(_STARTED_AGAIN_S, within_s))
             while (left_ms := until_ms - clock.monotonic_ms()) > -_ANSWER_S * 1000 and not answered.done():
                 client.send(StopJob(request_id=request, reason=reason, within_ms=max(0, left_ms)))
                 await asyncio.wait((answered,), timeout=_ASK_AGAIN_S)
@@ -181,6 +183,22 @@ class SchedulerContact(Contact):
         except Exception as error:  # noqa: BLE001 - see above
             console.say_unknown("what the scheduler says", error)
             return None
+
+
+async def _connect(client: Client, within_s: float) -> None:
+    """Dial until a scheduler answers.
+
+    Raises:
+        ConnectError: none has within this time, or it does not let this process in.
+    """
+    until_ms = clock.monotonic_ms() + round(within_s * 1000)
+    while True:
+        try:
+            return await client.connect(min(_CONNECT_S, within_s))
+        except ConnectError as error:
+            if error.not_let_in or clock.monotonic_ms() >= until_ms:
+                raise
+        await asyncio.sleep(_ASK_AGAIN_S)
 
 
 def _not_saved(obstacle: str) -> JobSaved:

@@ -76,6 +76,17 @@ def test_the_next_start_goes_on_at_the_step_at_which_the_job_was_stopped(
         cluster.check_result()
 
 
+def test_who_asks_for_the_end_while_the_scheduler_is_started_again_loses_no_step(tmp_path: Path) -> None:
+    with LaunchedCluster(tmp_path, environment=RARELY) as cluster:
+        cluster.start()
+        cluster.wait_step(6)
+        cluster.kill_node("sched")
+        again = re.compile(r"started scheduler \(pid [0-9]+, start 2\)")
+        cluster.wait(lambda: again.search(cluster.log(LAUNCHER)) is not None, "the scheduler's next process")
+        stop_held(cluster)
+        assert saved_step(cluster) > 6
+
+
 _ENDS = 'result_{session.rank}").write_text(state.value)\n'
 _ENDS_LATER = f"""{_ENDS}    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while not (HERE / "go_on").exists():
