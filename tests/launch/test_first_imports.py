@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,13 @@ from recovery.launch.script_imports import parse_script
 from tests.launch.forking import forked, ready_template, spawned
 from tests.needs import needs_root
 
-PACKAGE = "import os, sys\nseen = os.environ.get('OMP_NUM_THREADS')\ntry: import local_settings\nexcept ImportError: pass\n"
+PACKAGE = """
+import ctypes, os
+seen = os.environ.get('OMP_NUM_THREADS')
+uses_the_programs_library = hasattr(ctypes.CDLL(None), 'PyInit__umath_tests')
+try: import local_settings
+except ImportError: pass
+"""
 GIVEN_UP = "event=fork_given_up reason="
 
 
@@ -39,7 +47,7 @@ def environment_of(packages: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-NAMES = ("first", "second", "third", "third.below", "loads", "recovery")
+NAMES = ("third", "first", "second", "third.below", "loads", "recovery")
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +70,7 @@ def both(template: Template, packages: Path, directory: Path, *words: str) -> tu
     return said, spawn[1].splitlines()
 
 
-SHOWS = "\nimport first, os, sys\nprint(first.seen, os.environ['RANK'], sys.argv[1:], os.getcwd())\n"
+SHOWS = "\nimport first, os, sys\nprint(first.seen, first.uses_the_programs_library, os.environ['RANK'], sys.argv[1:], os.getcwd())\n"
 CHANGES = {
     "import os\nos.environ['OMP_NUM_THREADS'] = '1'": "the environment (OMP_NUM_THREADS)",
     "from os import environ\nenviron.setdefault('A', '1')": "the environment (A)",
@@ -75,6 +83,7 @@ CHANGES = {
     "import sys\nsys.path.pop()": "sys.path",
     "import sys\nsys.modules['local_settings'] = sys": "sys.modules (local_settings)",
     "import importlib.abc, sys\nclass F(importlib.abc.MetaPathFinder):\n    def find_spec(self, *_): return None\nsys.meta_path.insert(0, F())": "sys.meta_path",
+    "import ctypes\nctypes.CDLL('./libmine.so', ctypes.RTLD_GLOBAL)": "what ctypes has loaded with RTLD_GLOBAL (./libmine.so)",
     "import os, sys\nsys.setdlopenflags(sys.getdlopenflags() | os.RTLD_GLOBAL)": "sys.getdlopenflags()",
 }
 
@@ -84,6 +93,9 @@ def test_a_change_before_an_import_is_found_there(
     template: Template, packages: Path, tmp_path: Path, change: str
 ) -> None:
     (tmp_path / "helper.py").write_text("import os\nos.environ['OMP_NUM_THREADS'] = '1'\n")
+    library = find_spec("numpy._core._umath_tests")
+    assert library is not None
+    shutil.copy(str(library.origin), tmp_path / "libmine.so")
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "local_settings.py").write_text("")
     (tmp_path / "train.py").write_text(change + SHOWS)
@@ -99,7 +111,7 @@ def test_a_change_between_two_imports_is_found_at_the_second(
     [said], [shown] = both(template, packages, tmp_path, "train.py")
     assert "the environment (OMP_NUM_THREADS)" in said
     assert "seen where first is imported" in said
-    assert shown.startswith("1 3 ")
+    assert shown.startswith("1 False 3 ")
 
 
 WAITS = """

@@ -27,6 +27,7 @@ from recovery import log, process_conditions
 from recovery.launch.forkserver.fork_messages import Fork
 from recovery.worker import exec_in_place
 
+_dlopen: Any = ctypes._dlopen  # type: ignore[attr-defined] # noqa: SLF001 - as ctypes has it
 _OF_PYTEST, _PYTESTS_OWN = "_pytest.assertion.rewrite", "PYTEST_"
 """What pytest sets before it imports a script: a finder that rewrites tests and plugins, and variables."""
 
@@ -62,12 +63,15 @@ class FirstImports(MetaPathFinder):
         self._request, self._launcher, self._imported = request, launcher, imported
         self._variables = dict(imported.variables)
         self._waiting: dict[str, ModuleType] = {}
+        self._loaded_for_all: set[str] = set()
+        """Libraries in which those of an import find their names."""
 
     def begin(self) -> None:
         """Right before the program: it has changed nothing yet, only its own directory may hide a module."""
         names = [name for name in sys.modules if name.partition(".")[0] in self._imported.compared]
         self._waiting = {name: sys.modules.pop(name) for name in names}
         sys.meta_path.insert(0, self)
+        ctypes._dlopen = self._load  # type: ignore[attr-defined] # noqa: SLF001 - what every class of ctypes calls
         self._pid, self._found = os.getpid(), self._state()
         self._compare("the program")
 
@@ -103,7 +107,14 @@ class FirstImports(MetaPathFinder):
                 self._waiting.pop(each, None)
         if not self._waiting:
             sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
+            ctypes._dlopen = _dlopen  # type: ignore[attr-defined] # noqa: SLF001 - as above
         self._found = self._state()
+
+    def _load(self, name: Any, mode: int = ctypes.DEFAULT_MODE) -> Any:
+        handle = _dlopen(name, mode)
+        if mode & ctypes.RTLD_GLOBAL and name is not None:
+            self._loaded_for_all.add(os.fsdecode(name))
+        return handle
 
     def start_again(self) -> NoReturn:
         """Become, by exec, what was to be begun, from whichever thread this is."""
@@ -163,6 +174,7 @@ class FirstImports(MetaPathFinder):
             },
             "the set of processors": {str(os.sched_getaffinity(0))},
             "sys.getdlopenflags()": {str(sys.getdlopenflags())},
+            "what ctypes has loaded with RTLD_GLOBAL": {*self._loaded_for_all},
         }
 
 
