@@ -1,4 +1,4 @@
-"""`recovery msrun`: every flag of the launcher's `Arguments` is an option of this command."""
+"""`recovery msrun`: every field of `Arguments` that is a flag is an option of this command."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import msgspec
 import typer
 
 from recovery.errors import UsageError
-from recovery.launch.arguments import Arguments
+from recovery.launch.job_spec import JobSpec
+from recovery.launch.msrun.arguments import Arguments
 from recovery.store.paths import scheduler_path
 
 _SECRETS = {
@@ -32,23 +33,28 @@ _Task = Annotated[
 
 def msrun(context: typer.Context, **_: Any) -> None:
     """Start a job's processes and watch them."""
-    raise typer.Exit(launch_and_sum_up(arguments_of(context), os.environ))  # noqa: TID251 - handed on to the processes
+    # Half of the time that --help and a wrong flag would take.
+    from recovery.launch.msrun.host_check import check_host  # noqa: PLC0415 - as above
+
+    given = arguments_of(context)
+    spec = given.job_spec()
+    check_host(given)
+    raise typer.Exit(launch_and_sum_up(spec, os.environ))  # noqa: TID251 - handed on to the processes
 
 
-def launch_and_sum_up(given: Arguments, environment: Mapping[str, str]) -> int:
-    """Start and watch what was typed, and say how it went. Gives the exit code.
+def launch_and_sum_up(spec: JobSpec, environment: Mapping[str, str]) -> int:
+    """Start and watch a job, and say how it went. Gives the exit code.
 
     Raises:
-        SettingError, SecureChannelError: as `recovery.launch.command.msrun`.
+        SettingError, SecureChannelError: as `recovery.launch.command.launch`.
     """
-    # Half of the time that --help and a wrong flag would take.
-    from recovery.launch.command import msrun as launch  # noqa: PLC0415 - as above
+    from recovery.launch.command import launch  # noqa: PLC0415 - as above
 
-    if given.continue_run is not None:
-        environment = {**environment, "MS_CONTINUE": str(int(given.continue_run))}
-    log_dir = given.log_dir.resolve()
+    if spec.continue_run is not None:
+        environment = {**environment, "MS_CONTINUE": str(int(spec.continue_run))}
+    log_dir = spec.log_dir.resolve()
     return launch(
-        given, environment, last_words=lambda code: _summary(code, given.master_addr, log_dir, environment)
+        spec, environment, last_words=lambda code: _summary(code, spec.master_addr, log_dir, environment)
     )
 
 
@@ -75,7 +81,7 @@ def arguments_of(context: typer.Context) -> Arguments:
     """What was typed.
 
     Raises:
-        SettingError: no script is named; two flags exclude each other.
+        SettingError: a name and its other spelling are both given.
     """
     values = dict(context.params)
     task = values.pop("task") or ()

@@ -14,7 +14,6 @@ from recovery.cli import torchrun_line
 from recovery.cli.devices_seen import devices_seen
 from recovery.cli.msrun import is_typed, launch_and_sum_up, parameter
 from recovery.cli.source import RUN_PATH
-from recovery.launch.arguments import Arguments
 from recovery.transport.local_address import reserved_port
 
 _HELP = {
@@ -55,16 +54,13 @@ def run(context: typer.Context, **_: Any) -> None:
     )
     task = given.pop("task", None) or ()
     line = torchrun_line.read(given, task, machine)
-    arguments = Arguments.of({"log_dir": Path("logs"), **line.typed}, line.task)
     if environment.setdefault("MS_ENABLE_RECOVERY", "1") == "1" and "MS_RECOVERY_PATH" not in environment:
         environment["MS_RECOVERY_PATH"] = str(Path(RUN_PATH).absolute())
         typer.echo(f"recovery is on: its state is in ./{RUN_PATH} (MS_RECOVERY_PATH names another directory)")
-    if line.host:
-        environment["MS_WORKER_IP"] = line.host
     for note in line.notes:
         typer.echo(note)
     with reserved:
-        raise typer.Exit(launch_and_sum_up(arguments, environment))
+        raise typer.Exit(launch_and_sum_up(line.spec, environment))
 
 
 def _parameters() -> Iterator[Parameter]:

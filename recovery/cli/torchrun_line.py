@@ -7,12 +7,14 @@ that asks for what the launcher does by itself is taken, and it is said.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
 from recovery.errors import SettingError
-from recovery.launch.arguments import Arguments
+from recovery.launch import flag_values as values
+from recovery.launch.job_spec import JobSpec
 
 RENDEZVOUS_PORT = 29400
 """Of an endpoint that names none, as torchrun has it."""
@@ -52,15 +54,11 @@ class Machine(NamedTuple):
 
 
 class Line(NamedTuple):
-    """The same line for `Arguments.of`."""
+    """What a line says."""
 
-    typed: dict[str, Any]
-    """By field of `Arguments`."""
-    task: tuple[str, ...]
+    spec: JobSpec
     notes: tuple[str, ...]
     """For people: what was taken and changes nothing."""
-    host: str
-    """Address on which this host's workers are reached (`--local-addr`); empty: not said."""
 
 
 def read(given: Mapping[str, Any], task: Sequence[str], machine: Machine) -> Line:
@@ -82,18 +80,8 @@ def read(given: Mapping[str, Any], task: Sequence[str], machine: Machine) -> Lin
     for name, instead in REFUSED.items():
         if name in given:
             raise _refuse(name, given[name], "is torchrun's, and has no counterpart here", instead)
-    typed: dict[str, Any] = {
-        "join": True,
-        "nnodes": _hosts(given.get("nnodes", "1")),
-        "local_worker_num": _workers(given.get("nproc_per_node", "1"), machine),
-    }
-    typed |= _meeting(given, machine)
-    for name, field in _AS_THEY_ARE.items():
-        if name in given:
-            value = given[name]
-            typed[field] = _READ[field](name, value) if isinstance(value, str) else value
-    typed["torchelastic_run_id"] = given.get("rdzv_id") or "none"
-    typed["torchelastic_role"] = given.get("role", "default")
+    hosts, workers = _hosts(given.get("nnodes", "1")), _workers(given.get("nproc_per_node", "1"), machine)
+    fields = {**_meeting(given, machine), **_as_they_are(given)}
     interpreter = machine.environment.get("PYTHON_EXEC", "")
     words = (interpreter or "python", "-m", *task) if given.get("module") else tuple(task)
     if interpreter and not given.get("module"):
@@ -102,7 +90,32 @@ def read(given: Mapping[str, Any], task: Sequence[str], machine: Machine) -> Lin
     taken = [f"{_PREFIX}{name.upper()}={defaults[name]}" for name in defaults if name not in unasked]
     if taken:
         notes.insert(0, f"taken from the environment, as torchrun does: {', '.join(taken)}")
-    return Line(typed, words, (*notes, *_unknown_conf(given)), given.get("local_addr", ""))
+    address = given.get("local_addr", "")
+    spec = JobSpec(
+        typed_as="run",
+        task=words,
+        worker_num=hosts * workers,
+        local_worker_num=workers,
+        join=True,
+        log_dir=fields.pop("log_dir", Path("logs")),
+        variables={"MS_WORKER_IP": address} if address else {},
+        **fields,
+    )
+    spec = msgspec.structs.replace(spec, worker_variables=_torchelastic(given, spec, hosts))
+    return Line(spec, (*notes, *_unknown_conf(given)))
+
+
+def _torchelastic(given: Mapping[str, Any], spec: JobSpec, hosts: int) -> dict[str, str]:
+    """What torchrun gives all workers of a host beside what every worker has here. There is one role."""
+    return {
+        "TORCHELASTIC_RUN_ID": given.get("rdzv_id") or "none",
+        "TORCHELASTIC_MAX_RESTARTS": str(spec.max_restarts),
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "GROUP_RANK": str(max(0, spec.node_rank)),
+        "GROUP_WORLD_SIZE": str(hosts),
+        "ROLE_NAME": given.get("role", "default"),
+        "ROLE_WORLD_SIZE": str(spec.worker_num),
+    }
 
 
 def _defaults(environment: Mapping[str, str]) -> dict[str, Any]:
@@ -126,18 +139,18 @@ def _defaults(environment: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
-_AS_THEY_ARE = {
-    "node_rank": "node_rank",
-    "max_restarts": "max_restarts",
-    "log_dir": "log_dir",
-    "tee": "tee",
-    "signals_to_handle": "signals_to_handle",
-    "local_ranks_filter": "tail_worker_log",
-    "standbys": "standby_num",
-    "progress": "progress",
-    "continue_run": "continue_run",
+_AS_THEY_ARE: dict[str, tuple[str, Callable[[str, str], Any]]] = {
+    "node_rank": ("node_rank", values.node_rank),
+    "max_restarts": ("max_restarts", values.max_restarts),
+    "log_dir": ("log_dir", values.path),
+    "tee": ("tail_worker_log", values.tee),
+    "signals_to_handle": ("signals_to_handle", values.signals),
+    "local_ranks_filter": ("tail_worker_log", values.tail),
+    "standbys": ("standby_num", values.standby_num),
+    "progress": ("progress", values.switch),
+    "continue_run": ("continue_run", values.switch),
 }
-"""Flags that mean the same in both (the last three are ours, not torchrun's), and their fields of `Arguments`."""
+"""Flags that mean the same in both (the last three are ours, not torchrun's): the field of `JobSpec`, and what reads the text."""
 _OURS = ("standbys", "progress", "continue_run")
 _SWITCHES = ("standalone", "module", "no_python", "run_path", "virtual_local_rank")
 _FLAGS = (
@@ -146,25 +159,30 @@ _FLAGS = (
     *(name for name in (*_AS_THEY_ARE, *WITHOUT_EFFECT, *REFUSED) if name not in _OURS),
 )
 _PREFIX = "PET_"
-_READ = {
-    field.name: flag.read
-    for field in msgspec.structs.fields(Arguments)
-    for flag in getattr(field.type, "__metadata__", ())
-}
-"""What reads the text of a field."""
+
+
+def _as_they_are(given: Mapping[str, Any]) -> dict[str, Any]:
+    """By field of `JobSpec`."""
+    if "tee" in given and "local_ranks_filter" in given:
+        raise values.said_twice("tee", "local_ranks_filter", given["tee"])
+    # A switch of the command line is read already.
+    return {
+        field: read(name, given[name]) if isinstance(given[name], str) else given[name]
+        for name, (field, read) in _AS_THEY_ARE.items()
+        if name in given
+    }
 
 
 def _hosts(text: str) -> int:
     least, _, most = text.partition(":")
-    count = _READ["nnodes"]
-    if most and count("nnodes", least) != count("nnodes", most):
+    if most and values.count("nnodes", least) != values.count("nnodes", most):
         raise _refuse(
             "nnodes",
             text,
             f"asks for {most} hosts, and for training on with {least} of them: here a job keeps its number of workers, and so its bits",
             f"Give --nnodes={least} or --nnodes={most}. Ranks of a lost host are taken by processes that wait: --standbys=N on a host that stays.",
         )
-    return int(count("nnodes", least))
+    return values.count("nnodes", least)
 
 
 def _workers(text: str, machine: Machine) -> int:
@@ -176,7 +194,7 @@ def _workers(text: str, machine: Machine) -> int:
                 "must be a number, auto, gpu, xpu or cpu",
                 "Give, for example, --nproc_per_node=2.",
             )
-        return int(_READ["local_worker_num"]("nproc_per_node", text))
+        return values.count("nproc_per_node", text)
     seen = 0 if text == "cpu" else machine.devices(text)
     if not seen and text in ("gpu", "xpu"):
         raise _refuse(
@@ -206,16 +224,16 @@ def _meeting(given: Mapping[str, Any], machine: Machine) -> dict[str, Any]:
         found = {"master_addr": "127.0.0.1", "master_port": machine.free_port}
     elif "rdzv_endpoint" in given:
         host, port = _endpoint(given, machine)
-        found = {"master_addr": _READ["master_addr"]("rdzv_endpoint", host), "master_port": port}
+        found = {"master_addr": values.host("rdzv_endpoint", host), "master_port": port}
     else:
         if "master_addr" in given:
-            found["master_addr"] = _READ["master_addr"]("master_addr", given["master_addr"])
+            found["master_addr"] = values.host("master_addr", given["master_addr"])
         if "master_port" in given:
-            found["master_port"] = _READ["master_port"]("master_port", given["master_port"])
+            found["master_port"] = values.port("master_port", given["master_port"])
     conf = _conf(given)
     timeout = conf.get("join_timeout", conf.get("timeout"))
     if timeout is not None:
-        found["cluster_time_out"] = _READ["cluster_time_out"]("rdzv_conf", timeout)
+        found["cluster_time_out"] = values.seconds("rdzv_conf", timeout)
     return found
 
 

@@ -1,11 +1,10 @@
-"""`recovery msrun`: from the command line to the agent."""
+"""From a job to the agent that keeps its processes: the one way by which every command starts jobs."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
-import shutil
 import socket
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -18,7 +17,6 @@ from typing_extensions import assert_never
 
 from recovery import config, frameworks, log
 from recovery.checkpoint import memory_tier
-from recovery.config import rank_table
 from recovery.config.reader import Reader
 from recovery.errors import LaunchFailedError, SettingError
 from recovery.launch import (
@@ -34,9 +32,7 @@ from recovery.launch import (
     stored_advice,
 )
 from recovery.launch.agent import Agent
-from recovery.launch.arguments import Arguments
-from recovery.launch.cpu_binding_file import BindFile
-from recovery.launch.flag_values import Restart
+from recovery.launch.job_spec import Host, JobSpec, Restart
 from recovery.launch.job_view import SCHEDULER_HERE_S, EarlierJob, Members
 from recovery.launch.kernel_log import KernelLog
 from recovery.launch.launch_context import LaunchContext, Takeover
@@ -60,80 +56,77 @@ def _no_words(_: int) -> Sequence[str]:
     return ()
 
 
-def msrun(given: Arguments, environment: Mapping[str, str], *, last_words: LastWords = _no_words) -> int:
-    """Start and watch what the command line says. Gives the exit code.
+def launch(spec: JobSpec, environment: Mapping[str, str], *, last_words: LastWords = _no_words) -> int:
+    """Start and watch a job, or this host's part of it. Gives the exit code.
 
     Args:
-        given: the command line.
+        spec: the job.
         environment: of the processes.
         last_words: gives lines about the job and this exit code, for a person who has waited for its end.
 
     Raises:
-        SettingError: a flag is wrong; nothing was started.
+        SettingError: something of it cannot be; nothing was started.
         SecureChannelError: TLS is on, and something of its material is wrong; nothing was started.
     """
-    named = given.master_addr
-    given = msgspec.structs.replace(given, master_addr=host_address.resolve(named))
-    reading = script_imports.parse_script(placement.program_of(given, sys.executable)[1:], Path.cwd())
-    program = _look_at(given, reading)
-    _check_standbys(given, environment)
+    named = spec.master_addr
+    spec = msgspec.structs.replace(spec, master_addr=host_address.resolve(named))
+    reading = script_imports.parse_script(placement.program_of(spec, sys.executable)[1:], Path.cwd())
+    program = _look_at(spec, reading)
+    _check_standbys(spec, environment)
     takeover_after_ms = Reader.of_one("MS_TAKEOVER_AFTER", environment).whole_ms("MS_TAKEOVER_AFTER")
     stop_grace_s = Reader.of_one("MS_STOP_GRACE", environment).whole("MS_STOP_GRACE")
-    host = _this_host(given.master_addr)
-    placed = placement.place(given, host, program)
-    _check_what_is_named(given)
-    looked = preflight.Looked(given, environment, reading, placed, Path.cwd())
+    host = _this_host(spec.master_addr)
+    placed = placement.place(spec, host, program)
+    looked = preflight.Looked(spec, environment, reading, placed, Path.cwd())
     preflight.look(looked, lambda text: console.say(text, style="yellow"))
-    log_dir, own_dir = _directories(given, host)
-    simulates = given.sim_level >= 0
-    scheduler = given.master_addr, given.master_port
-    access = Access() if simulates else _access(given, environment, host)
+    log_dir, own_dir = _directories(spec, host)
+    simulates = spec.dry_run is not None
+    scheduler = spec.master_addr, spec.master_port
+    access = Access() if simulates else _access(spec, environment, host)
     contact = Contact() if simulates else SchedulerContact(*scheduler, access)
     status = partial(inspection_client.ask, *scheduler, "/status", access=access)
-    beginner = _beginner(given, placed, environment)
+    beginner = _beginner(spec, placed, environment)
     context = LaunchContext(
         environment=environment,
         log_dir=log_dir,
-        max_restarts=given.max_restarts,
+        max_restarts=spec.max_restarts,
         has_stepped=(lambda: True)
         if program.supervised
         else (lambda: stored_advice.has_stepped(environment)),
         contact=contact,
         members=Members(contact),
-        rejoin=given.rejoin,
-        takeover=_takeover(takeover_after_ms, given, host, program),
+        rejoin=spec.rejoin,
+        takeover=_takeover(takeover_after_ms, spec, host, program),
         beginner=beginner,
         completion=None
         if simulates
         else WorkerCompletion(status, lambda: stored_advice.stored_job(environment)),
         kernel_log=KernelLog(),
         stop_grace_s=stop_grace_s,
-        signals_to_handle=given.signals_to_handle,
+        signals_to_handle=spec.signals_to_handle,
         saves_at_end=not program.supervised,
-        start_patience_ms=given.cluster_time_out * 1000 if given.cluster_time_out >= 0 else None,
+        start_patience_ms=spec.cluster_time_out * 1000 if spec.cluster_time_out >= 0 else None,
         earlier=_earlier(environment, contact, placed, beginner),
     )
-    _warn_of_loopback(named, given)
+    _warn_of_loopback(named, spec)
     _clear_memory(environment, job_is_over=False)
     agent = Agent(placed, context)
-    if not given.join:
+    if not spec.join:
         pid = background.hand_over(
             own_dir, lambda: _to_its_end(_run(agent, [], environment)), stop_grace_s=stop_grace_s
         )
         console.say(f"the job runs in the background (pid {pid}); `recovery stop {own_dir}` ends it")
         return 0
-    shown: list[Coroutine[Any, Any, None]] = [follow(_tails(given, placed, log_dir))]
-    if given.progress and status_line.is_wanted() and not simulates:
+    shown: list[Coroutine[Any, Any, None]] = [follow(_tails(spec, placed, log_dir))]
+    if spec.progress and status_line.is_wanted() and not simulates:
         shown.append(status_line.show(*scheduler, access, agent.starts, tells_steps=not program.supervised))
     return _in_foreground(_run(agent, shown, environment), _no_words if simulates else last_words)
 
 
-def _takeover(
-    after_ms: int | None, given: Arguments, host: placement.Host, program: placement.Script
-) -> Takeover | None:
-    if after_ms is None or given.sim_level >= 0:
+def _takeover(after_ms: int | None, spec: JobSpec, host: Host, program: placement.Script) -> Takeover | None:
+    if after_ms is None or spec.dry_run is not None:
         return None
-    return Takeover(after_ms, lambda rank: placement.taker(given, host, program, rank.rank, rank.holder))
+    return Takeover(after_ms, lambda rank: placement.taker(spec, host, program, rank.rank, rank.holder))
 
 
 def _in_foreground(job: Coroutine[Any, Any, int], last_words: LastWords) -> int:
@@ -166,23 +159,23 @@ def _to_its_end(job: Coroutine[Any, Any, int]) -> int:
     return codes[0]
 
 
-def _access(given: Arguments, environment: Mapping[str, str], host: placement.Host) -> Access:
-    channel = config.secure_channel({**environment, **placement.secure_channel_of(given)})
+def _access(spec: JobSpec, environment: Mapping[str, str], host: Host) -> Access:
+    channel = config.secure_channel({**environment, **spec.variables})
     return Access(credentials.of_launcher(environment, host.address), channel_of(channel, Side.CLIENT))
 
 
-def _warn_of_loopback(named: str, given: Arguments) -> None:
+def _warn_of_loopback(named: str, spec: JobSpec) -> None:
     """Before workers of other hosts are waited for."""
-    only_here = host_address.only_here(named, given.master_addr)
-    if only_here and given.local_worker_num < given.worker_num:
+    only_here = host_address.only_here(named, spec.master_addr)
+    if only_here and spec.local_worker_num < spec.worker_num:
         console.say(only_here, style="yellow")
 
 
-def _directories(given: Arguments, host: placement.Host) -> tuple[Path, Path]:
+def _directories(spec: JobSpec, host: Host) -> tuple[Path, Path]:
     """Where logs go, and where this launcher notes itself. Raises as `_created`."""
-    own = _created(placement.own_directory(given, host))
+    own = _created(placement.own_directory(spec, host))
     # Ranks that are given are names that no other host has.
-    return own if given.node_rank < 0 else _created(given.log_dir), own
+    return own if spec.node_rank < 0 else _created(spec.log_dir), own
 
 
 def _created(log_dir: Path) -> Path:
@@ -213,7 +206,7 @@ def _created(log_dir: Path) -> Path:
     return directory
 
 
-def _look_at(given: Arguments, reading: script_imports.Reading) -> placement.Script:
+def _look_at(spec: JobSpec, reading: script_imports.Reading) -> placement.Script:
     """What the script's imports say about how it is run.
 
     Raises:
@@ -221,16 +214,16 @@ def _look_at(given: Arguments, reading: script_imports.Reading) -> placement.Scr
     """
     imports = reading.packages
     found = frameworks.used(imports)
-    if given.sim_level >= 0 and found and not any(each.has_dry_run for each in found):
+    if spec.dry_run is not None and found and not any(each.has_dry_run for each in found):
         able = " or ".join(each.title for each in frameworks.FRAMEWORKS if each.has_dry_run)
         raise SettingError(
             "SETTING_CONFLICT",
             field="--sim_level",
-            value=given.sim_level,
-            rule=f"{given.task_script} trains on {found[0].title}, which has no dry run",
+            value=spec.dry_run.level,
+            rule=f"{spec.task[0]} trains on {found[0].title}, which has no dry run",
             next_step=f"Leave the flag out, or give a script that trains on {able}.",
         )
-    match given.restart:
+    match spec.restart:
         case Restart.AUTO:
             supervised = "recovery" not in imports
         case Restart.WORKER:
@@ -238,24 +231,24 @@ def _look_at(given: Arguments, reading: script_imports.Reading) -> placement.Scr
         case Restart.WORLD:
             supervised = True
         case _:
-            assert_never(given.restart)
+            assert_never(spec.restart)
     forming = (name for name in frameworks.forming_worlds() if name in imports)
     return placement.Script(supervised=supervised, world_of=next(forming, ""))
 
 
-def _check_standbys(given: Arguments, environment: Mapping[str, str]) -> None:
-    if given.standby_num and environment.get("MS_ENABLE_RECOVERY") != "1":
+def _check_standbys(spec: JobSpec, environment: Mapping[str, str]) -> None:
+    if spec.standby_num and environment.get("MS_ENABLE_RECOVERY") != "1":
         raise SettingError(
             "SETTING_CONFLICT",
             field="--standby_num",
-            value=given.standby_num,
+            value=spec.standby_num,
             rule="without MS_ENABLE_RECOVERY=1 the first failure ends the job, and nobody takes a lost rank",
             next_step="Set MS_ENABLE_RECOVERY=1 and MS_RECOVERY_PATH, or leave the flag out.",
         )
 
 
 def _beginner(
-    given: Arguments, placed: Sequence[placement.Placed], environment: Mapping[str, str]
+    spec: JobSpec, placed: Sequence[placement.Placed], environment: Mapping[str, str]
 ) -> ProcessStarter:
     """What begins the processes: the template is made for the workers, which all run the same command."""
     workers = [process for process in placed if process.kind is not placement.ProcessKind.SCHEDULER]
@@ -263,7 +256,7 @@ def _beginner(
     command = python_command.parse_python_command(first.command)
     if command is None:
         return ProcessStarter(
-            given.start_method, None, why_none=f"{first.command[0]} is what they are started by"
+            spec.start_method, None, why_none=f"{first.command[0]} is what they are started by"
         )
     directory, words = Path.cwd(), first.command[1:]
     plan = TemplatePlan(
@@ -274,7 +267,7 @@ def _beginner(
         prepare=lambda: prepare_for(command, words, directory),
         proxies_only=proxies_only,
     )
-    return ProcessStarter(given.start_method, plan)
+    return ProcessStarter(spec.start_method, plan)
 
 
 def _earlier(
@@ -296,28 +289,11 @@ def _earlier(
     return EarlierJob(contact, meanwhile=beginner.first_template, patience_s=patience_s)
 
 
-def _check_what_is_named(given: Arguments) -> None:
-    if given.rank_table_file is not None:
-        rank_table.read_rank_table(
-            given.rank_table_file, field="--rank_table_file", worker_num=given.worker_num
-        )
-    numa = given.bind_numa
-    by_nodes = numa.cpu_nodes or numa.memory_nodes if isinstance(numa, BindFile) else numa
-    if by_nodes and shutil.which("numactl") is None:
-        raise SettingError(
-            "SETTING_CONFLICT",
-            field="--bind_numa",
-            value=given.bind_numa,
-            rule="needs the program numactl, which is not installed",
-            next_step="Install it (Debian and Ubuntu: apt install numactl), or leave the flag out.",
-        )
-
-
-def _this_host(master_addr: str) -> placement.Host:
+def _this_host(master_addr: str) -> Host:
     nodes = Path("/sys/devices/system/node").glob("node[0-9]*")
     # Node ids are made of it, and an IPv6 address that the system draws is another one tomorrow.
     family = socket.AF_INET6 if ":" in master_addr else socket.AF_INET
-    return placement.Host(
+    return Host(
         name=socket.gethostname(),
         # Without a route now the workers will report it when they connect.
         address=address_towards(master_addr, 9, family) or socket.gethostname(),
@@ -328,7 +304,7 @@ def _this_host(master_addr: str) -> placement.Host:
     )
 
 
-def _tails(given: Arguments, placed: Sequence[placement.Placed], log_dir: Path) -> list[Tail]:
+def _tails(spec: JobSpec, placed: Sequence[placement.Placed], log_dir: Path) -> list[Tail]:
     """The logs to show. A worker goes by its rank; by its place on this host while only the scheduler knows the rank.
 
     A standby goes by its name, and is shown where all are. Of the scheduler's log that is shown which a person is waiting for without knowing it: who was
@@ -338,7 +314,7 @@ def _tails(given: Arguments, placed: Sequence[placement.Placed], log_dir: Path) 
     for process in placed:
         number = process.local_index if process.rank is None else process.rank
         is_standby = process.kind is placement.ProcessKind.STANDBY
-        asked = given.tail_worker_log is None or (number in given.tail_worker_log and not is_standby)
+        asked = spec.tail_worker_log is None or (number in spec.tail_worker_log and not is_standby)
         if process.kind is placement.ProcessKind.SCHEDULER:
             log = log_dir / f"{process.name}.log"
             shown.append(Tail(log, process.name, number=0, only="event=peer_refused"))

@@ -6,7 +6,6 @@ Every reader takes the flag's name and the text, and raises SettingError: SETTIN
 from __future__ import annotations
 
 import ipaddress
-import json
 import re
 import signal
 from collections.abc import Callable
@@ -15,13 +14,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from recovery.errors import SettingError
-from recovery.launch.cpu_binding_file import NUMBERS, PLACE, BindFile
-from recovery.launch.cpu_binding_file import read_binding_file as read_bind_file
-from recovery.launch.presence import Kind, look_at
 
 _HOST = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?", re.ASCII)
 _STREAMS = ("0", "1", "2", "3")
-_BINDING = '\'{"device0": ["0-3"]}\''
 _DIGITS_MAX = 12
 """More digits than any bound has: what is cut off is out of every range anyway."""
 _LOG_NAME_FIELDS = ("ip", "hostname")
@@ -30,46 +25,18 @@ _FLAG = "--"
 """What the next flag begins with: it is what stands behind a flag whose value was forgotten."""
 
 
-class Restart(str, Enum):
-    """What is started again after a failure."""
-
-    AUTO = "auto"
-    """By the script's imports."""
-    WORKER = "worker"
-    """The process that failed: the script uses recovery, and its survivors stay."""
-    WORLD = "world"
-    """All workers' programs, which load their own newest checkpoint."""
-
-
-class Rejoin(str, Enum):
-    """Under which node id a lost worker's process is started again."""
-
-    NEW = "new"
-    """A fresh one, which takes the lost one's rank at once; the lost one stays refused for its window."""
-    SAME = "same"
-    """The lost one, which waits until its window is over."""
-    PROOF = "proof"
-    """The lost one, which returns as soon as the scheduler knows that the process before it is dead (MS_REJOIN=proof)."""
-
-
-class StartMethod(str, Enum):
-    """How workers begin."""
-
-    AUTO = "auto"
-    """Forked where that is safe, else spawned."""
-    FORK = "fork"
-    """From a template process that has imported what they need; the job fails where that is not safe."""
-    SPAWN = "spawn"
-    """Each by itself, from its first import on."""
-
-
 _Choice = TypeVar("_Choice", bound=Enum)
 
-CpuBinding = bool | dict[str, list[str]]
-"""Off, shared evenly, or processor lists by `scheduler` and `device<n>`."""
 
+def refuse(flag: str, text: object, rule: str, example: str) -> SettingError:
+    """The error of a value that is not of its kind.
 
-def _refuse(flag: str, text: object, rule: str, example: str) -> SettingError:
+    Args:
+        flag: without its hyphens.
+        text: what is wrong of it.
+        rule: after "must be".
+        example: a value that may be typed.
+    """
     return SettingError(
         "SETTING_RANGE",
         field=f"--{flag}",
@@ -105,7 +72,7 @@ def number(minimum: int, maximum: int | None, rule: str, example: str) -> Callab
     def read(flag: str, text: str) -> int:
         value = _whole(flag, text)
         if value < minimum or (maximum is not None and value > maximum):
-            raise _refuse(flag, text, rule, example)
+            raise refuse(flag, text, rule, example)
         return value
 
     return read
@@ -114,7 +81,7 @@ def number(minimum: int, maximum: int | None, rule: str, example: str) -> Callab
 def switch(flag: str, text: str) -> bool:
     """Read True or False."""
     if text not in ("True", "False"):
-        raise _refuse(flag, text, "True or False", "True")
+        raise refuse(flag, text, "True or False", "True")
     return text == "True"
 
 
@@ -131,7 +98,7 @@ def one_of(kind: type[_Choice], example: str) -> Callable[[str, str], _Choice]:
             return kind(text)
         except ValueError:
             *others, last = (member.value for member in kind)
-            raise _refuse(flag, text, f"{', '.join(others)} or {last}", example) from None
+            raise refuse(flag, text, f"{', '.join(others)} or {last}", example) from None
 
     return read
 
@@ -144,42 +111,11 @@ def host(flag: str, text: str) -> str:
     except ValueError:
         looks_like_an_address = re.fullmatch(r"[0-9.]+|.*:.*", text) is not None
         if looks_like_an_address or _HOST.fullmatch(text) is None:
-            raise _refuse(
+            raise refuse(
                 flag, text, "an IPv4 address, an IPv6 address or a host name", "192.168.1.10"
             ) from None
         return text
     return bare
-
-
-def binding(flag: str, text: str) -> CpuBinding:
-    """Read which processors each process gets."""
-    if text in ("True", "False"):
-        return text == "True"
-    try:
-        given = json.loads(text)
-    except (ValueError, RecursionError):
-        given = None
-    if not isinstance(given, dict) or not given:
-        raise _refuse(flag, text, "True, False or a JSON object", _BINDING)
-    for place, cpus in given.items():
-        if PLACE.fullmatch(place) is None:
-            raise _refuse(flag, place, "an object whose keys are scheduler or device<n>", _BINDING)
-        listed = (
-            isinstance(cpus, list)
-            and cpus
-            and all(isinstance(cpu, str) and NUMBERS.fullmatch(cpu) for cpu in cpus)
-        )
-        if not listed:
-            rule = 'an object whose values are lists like ["0-3"], ["5"] or ["1,2"]'
-            raise _refuse(flag, f"{place}: {cpus}", rule, _BINDING)
-    return given
-
-
-def numa_binding(flag: str, text: str) -> CpuBinding | BindFile:
-    """Read which memory nodes each process gets, or the file that says so."""
-    if text.lower().endswith(".json") or look_at(Path(text)).kind is Kind.FILE:
-        return read_bind_file(Path(text))
-    return binding(flag, text)
 
 
 def tail(flag: str, text: str) -> tuple[int, ...] | None:
@@ -188,7 +124,7 @@ def tail(flag: str, text: str) -> tuple[int, ...] | None:
         return None
     ranks = text.split(",")
     if not all(rank.isascii() and rank.isdigit() for rank in ranks):
-        raise _refuse(flag, text, "-1 for all, or ranks with commas", "0,3")
+        raise refuse(flag, text, "-1 for all, or ranks with commas", "0,3")
     return tuple(int(rank) for rank in ranks)
 
 
@@ -198,7 +134,7 @@ def tee(flag: str, text: str) -> tuple[int, ...] | None:
         return None if text != "0" else ()
     places = [place.partition(":") for place in text.split(",")]
     if not all(rank.isascii() and rank.isdigit() and streams in _STREAMS for rank, _, streams in places):
-        raise _refuse(flag, text, "0, 1, 2 or 3, or ranks with one of them", "0:3,1:3")
+        raise refuse(flag, text, "0, 1, 2 or 3, or ranks with one of them", "0:3,1:3")
     return tuple(int(rank) for rank, _, streams in places if streams != "0")
 
 
@@ -210,9 +146,7 @@ def signals(flag: str, text: str) -> tuple[int, ...]:
     taken = (None, signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD)
     numbers = tuple(int(number) for number in known if number is not None and number not in taken)
     if len(numbers) < len(names):
-        raise _refuse(
-            flag, text, "names of signals that a process can handle, with commas", "SIGUSR1,SIGUSR2"
-        )
+        raise refuse(flag, text, "names of signals that a process can handle, with commas", "SIGUSR1,SIGUSR2")
     return numbers
 
 
@@ -223,12 +157,37 @@ def log_name(flag: str, text: str) -> str:
         left = left.replace(f"{{{field}}}", "")
     is_plain = "/" not in text and "{" not in left and "}" not in left and text.isprintable()
     if not text or not is_plain or text.startswith(_FLAG):
-        raise _refuse(flag, text, "a file name that may hold {ip} and {hostname}", "worker_{hostname}")
+        raise refuse(flag, text, "a file name that may hold {ip} and {hostname}", "worker_{hostname}")
     return text
 
 
 def path(flag: str, text: str) -> Path:
     """Read a path."""
     if not text or "\0" in text or text.startswith(_FLAG):
-        raise _refuse(flag, text, "a path", "logs")
+        raise refuse(flag, text, "a path", "logs")
     return Path(text)
+
+
+def said_twice(flag: str, other: str, value: object) -> SettingError:
+    """The error of two flags that are both given, and say the same."""
+    return SettingError(
+        "SETTING_CONFLICT",
+        field=f"--{flag}",
+        value=value,
+        rule=f"says the same as --{other}, which is given too",
+        next_step="Give one of the two.",
+    )
+
+
+count = number(1, None, "greater than 0", "8")
+"""Reads a number of workers."""
+port = number(1024, 65535, "from 1024 to 65535", "8118")
+"""Reads where the scheduler listens."""
+node_rank = number(-1, None, "0 or more, or -1 for automatic ranks", "0")
+"""Reads the position of a host."""
+seconds = number(-(10**9), 10**9, "a number of seconds", "600")
+"""Reads how long all workers are waited for."""
+max_restarts = number(0, 1000, "from 0 to 1000", "3")
+"""Reads how often a process is started again."""
+standby_num = number(0, 1000, "from 0 to 1000", "1")
+"""Reads how many processes wait."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from recovery.launch.flag_values import Rejoin
+from recovery.launch.job_spec import Rejoin
 from recovery.launch.job_view import EarlierJob, Members
 from recovery.launch.kernel_log import KernelLog
 from recovery.launch.placement import Placed

@@ -1,4 +1,4 @@
-"""Which processes run where with which environment: from the command line to the processes of one host. Pure."""
+"""Which processes run where with which environment: from the job to the processes of one host. Pure."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ import msgspec
 
 from recovery.core.ids import NodeId
 from recovery.frameworks import FRAMEWORKS, Framework, forming_worlds
-from recovery.launch.arguments import Arguments
-from recovery.launch.cpu_binding import cpus_of, numactl_of
-from recovery.launch.cpu_binding_file import BindFile
-from recovery.launch.flag_values import Rejoin
+from recovery.launch.job_spec import Host, JobSpec, Rejoin
 
 INTERPRETERS = ("python", "python3")
 PROGRAMS = (*INTERPRETERS, "pytest")
@@ -83,20 +80,6 @@ class ProcessKind(str, Enum):
     """It holds no rank until one is lost."""
 
 
-class Host(msgspec.Struct, frozen=True, kw_only=True):
-    """What the launcher sees of the machine it runs on."""
-
-    name: str
-    """For names of logs."""
-    address: str
-    """Its own, towards the scheduler: names its workers while ranks are automatic, and their logs."""
-    owns_master_addr: bool
-    interpreter: str
-    """That scripts are started with."""
-    cpus: tuple[int, ...]
-    numa_nodes: tuple[int, ...]
-
-
 class Script(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of the program before it runs."""
 
@@ -126,30 +109,28 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
     """Variables that it gets where the launcher's own environment has none of that name."""
 
 
-def place(arguments: Arguments, host: Host, script: Script) -> tuple[Placed, ...]:
+def place(spec: JobSpec, host: Host, script: Script) -> tuple[Placed, ...]:
     """The processes of a host, the scheduler first. It is a program of its own, so it imports no framework.
 
     Raises:
         SettingError: a process is bound to what the host does not have.
     """
-    simulates = arguments.sim_level >= 0
-    workers = 1 if simulates else arguments.local_worker_num
-    placed = tuple(_worker(arguments, index, host, script) for index in range(workers))
+    simulates = spec.dry_run is not None
+    workers = 1 if simulates else spec.local_worker_num
+    placed = tuple(_worker(spec, index, host, script) for index in range(workers))
     if simulates:
         return placed
-    placed += tuple(_standby(arguments, index, host, script) for index in range(arguments.standby_num))
-    return (_scheduler(arguments, host), *placed) if host.owns_master_addr else placed
+    placed += tuple(_standby(spec, index, host, script) for index in range(spec.standby_num))
+    return (_scheduler(spec, host), *placed) if host.owns_master_addr else placed
 
 
-def own_directory(arguments: Arguments, host: Host) -> Path:
+def own_directory(spec: JobSpec, host: Host) -> Path:
     """Where this host's launcher writes what another one of the job would write under the same name: `--log_dir` of the scheduler's host.
 
     Several hosts may work in one directory of a file server. Their addresses tell them apart; copied machines have one host name.
     """
-    is_alone = arguments.local_worker_num == arguments.worker_num or arguments.sim_level >= 0
-    return (
-        arguments.log_dir if is_alone or host.owns_master_addr else arguments.log_dir / _name_of(host.address)
-    )
+    is_alone = spec.is_on_one_host or spec.dry_run is not None
+    return spec.log_dir if is_alone or host.owns_master_addr else spec.log_dir / _name_of(host.address)
 
 
 def environment_of(
@@ -183,103 +164,103 @@ def environment_of_all(placed: Sequence[Placed], base: Mapping[str, str]) -> dic
     }
 
 
-def _scheduler(arguments: Arguments, host: Host) -> Placed:
+def _scheduler(spec: JobSpec, host: Host) -> Placed:
+    bound = spec.bind("scheduler", 0, host)
     return Placed(
         name="scheduler",
         kind=ProcessKind.SCHEDULER,
         node_id=NodeId("sched"),
         rank=None,
         local_index=0,
-        command=(*_bound(arguments, host, "scheduler", 0), host.interpreter, "-m", "recovery", "scheduler"),
-        variables={**_shared(arguments), "MS_ROLE": "MS_SCHED", "MS_NODE_ID": "sched"},
-        cpus=_cpus(arguments, host, "scheduler", 0),
-        defaults={"MS_STANDBY_NUM": str(_standbys_of_all_hosts(arguments))} if arguments.standby_num else {},
+        command=(*bound.prefix, host.interpreter, "-m", "recovery", "scheduler"),
+        variables={**_shared(spec), "MS_ROLE": "MS_SCHED", "MS_NODE_ID": "sched"},
+        cpus=bound.cpus,
+        defaults={"MS_STANDBY_NUM": str(_standbys_of_all_hosts(spec))} if spec.standby_num else {},
     )
 
 
-def _standbys_of_all_hosts(arguments: Arguments) -> int:
+def _standbys_of_all_hosts(spec: JobSpec) -> int:
     """As many hosts as the workers need, each with as many standbys as this one."""
-    return -(-arguments.worker_num // arguments.local_worker_num) * arguments.standby_num
+    return -(-spec.worker_num // spec.local_worker_num) * spec.standby_num
 
 
-def _worker(arguments: Arguments, index: int, host: Host, script: Script) -> Placed:
-    rank = _rank(arguments, index)
+def _worker(spec: JobSpec, index: int, host: Host, script: Script) -> Placed:
+    rank = _rank(spec, index)
     ranked = {} if rank is None else {"RANK_ID": str(rank), "RANK": str(rank)}
-    if arguments.torchelastic_run_id and rank is not None:
+    if spec.typed_as == "run" and rank is not None:
         # There is one role.
         ranked["ROLE_RANK"] = str(rank)
     variables = {
-        **_shared(arguments),
-        **_shared_of_workers(arguments),
+        **_shared(spec),
+        **_shared_of_workers(spec),
         **ranked,
         "DEVICE_ID": str(index),
         "LOCAL_RANK": str(index),
     }
     node_id = NodeId(f"{_name_of(host.address)}_{index}" if rank is None else str(rank))
-    if arguments.sim_level < 0:
+    if spec.dry_run is None:
         variables |= {"MS_ROLE": "MS_WORKER", "MS_NODE_ID": node_id}
-    name = arguments.worker_log_name.replace("{hostname}", host.name).replace("{ip}", host.address)
+    bound = spec.bind(f"device{index}", index, host)
+    name = spec.worker_log_name.replace("{hostname}", host.name).replace("{ip}", host.address)
     return Placed(
         name=f"{name}_{index if rank is None else rank}",
         kind=ProcessKind.WORKER,
         node_id=node_id,
         rank=rank,
         local_index=index,
-        command=(*_bound(arguments, host, f"device{index}", index), *_program(arguments, host, script)),
+        command=(*bound.prefix, *_program(spec, host, script)),
         variables=variables,
-        cpus=_cpus(arguments, host, f"device{index}", index),
+        cpus=bound.cpus,
         defaults=_ONE_HASH_SEED,
     )
 
 
-def _standby(arguments: Arguments, index: int, host: Host, script: Script) -> Placed:
+def _standby(spec: JobSpec, index: int, host: Host, script: Script) -> Placed:
     """Like a worker, without a rank, a device and processors of its own: it gets to know them with the rank that it takes."""
-    number = max(0, arguments.node_rank) * arguments.standby_num + index
-    numbered = arguments.node_rank >= 0 or arguments.local_worker_num == arguments.worker_num
+    number = max(0, spec.node_rank) * spec.standby_num + index
+    numbered = spec.node_rank >= 0 or spec.is_on_one_host
     node_id = NodeId(f"standby_{number}" if numbered else f"{_name_of(host.address)}_standby_{number}")
     return Placed(
         name=f"standby_{number}",
         kind=ProcessKind.STANDBY,
         node_id=node_id,
         rank=None,
-        local_index=arguments.local_worker_num + index,
-        command=_program(arguments, host, script),
+        local_index=spec.local_worker_num + index,
+        command=_program(spec, host, script),
         variables={
-            **_shared(arguments),
-            **_shared_of_workers(arguments),
+            **_shared(spec),
+            **_shared_of_workers(spec),
             "MS_ROLE": "MS_WORKER",
             "MS_NODE_ID": node_id,
             "MS_STANDBY": "1",
         },
         cpus=(),
-        defaults={**_ONE_HASH_SEED, **_threads_of_workers(arguments, host)},
+        defaults={**_ONE_HASH_SEED, **_threads_of_workers(spec, host)},
     )
 
 
-def _threads_of_workers(arguments: Arguments, host: Host) -> dict[str, str]:
+def _threads_of_workers(spec: JobSpec, host: Host) -> dict[str, str]:
     """A standby may use all processors; libraries would start more threads for it than for the worker whose rank it takes, and add otherwise.
 
     Nothing where the workers are not bound, or not all to as many.
     """
-    counts = {
-        len(_cpus(arguments, host, f"device{index}", index)) for index in range(arguments.local_worker_num)
-    }
+    counts = {len(spec.bind(f"device{index}", index, host).cpus) for index in range(spec.local_worker_num)}
     return {"OMP_NUM_THREADS": str(*counts)} if len(counts) == 1 and 0 not in counts else {}
 
 
-def taker(arguments: Arguments, host: Host, script: Script, rank: int, holder: NodeId) -> Placed:
+def taker(spec: JobSpec, host: Host, script: Script, rank: int, holder: NodeId) -> Placed:
     """The process that takes over a lost rank of another host. It is a standby until it has it."""
-    here = str(arguments.node_rank) if arguments.node_rank >= 0 else _name_of(host.address)
-    like = _standby(arguments, 0, host, script)
+    here = str(spec.node_rank) if spec.node_rank >= 0 else _name_of(host.address)
+    like = _standby(spec, 0, host, script)
     node_id = NodeId(f"takeover_{rank}_by_{here}")
     unlike = {"MS_NODE_ID": node_id, "MS_REPLACES": holder, "MS_STANDBY": ""}
     variables = {name: value for name, value in {**like.variables, **unlike}.items() if value}
     return msgspec.structs.replace(like, name=f"takeover_{rank}", node_id=node_id, variables=variables)
 
 
-def _program(arguments: Arguments, host: Host, script: Script) -> tuple[str, ...]:
-    program = program_of(arguments, host.interpreter)
-    if not script.supervised or arguments.sim_level >= 0:
+def _program(spec: JobSpec, host: Host, script: Script) -> tuple[str, ...]:
+    program = program_of(spec, host.interpreter)
+    if not script.supervised or spec.dry_run is not None:
         return program
     world = (f"--{script.world_of}",) if script.world_of else ()
     return (host.interpreter, "-m", "recovery.launch.worker_proxy", *world, *program)
@@ -298,9 +279,9 @@ def named_first(words: Sequence[str]) -> tuple[Framework | None, Sequence[str]]:
     return framework, words if framework is None else words[1:]
 
 
-def program_of(arguments: Arguments, interpreter: str) -> tuple[str, ...]:
+def program_of(spec: JobSpec, interpreter: str) -> tuple[str, ...]:
     """The task as it is started."""
-    task, rest = arguments.task_script, arguments.task_script_args
+    task, *rest = spec.task
     if task in INTERPRETERS:
         return (interpreter, *rest)
     if task in PROGRAMS:
@@ -308,78 +289,33 @@ def program_of(arguments: Arguments, interpreter: str) -> tuple[str, ...]:
     return (interpreter, task, *rest)
 
 
-def _bound(arguments: Arguments, host: Host, where: str, index: int) -> tuple[str, ...]:
-    return numactl_of(
-        arguments.bind_numa, where, index=index, workers=arguments.local_worker_num, nodes=host.numa_nodes
-    )
-
-
-def _cpus(arguments: Arguments, host: Host, where: str, index: int) -> tuple[int, ...]:
-    by_file = isinstance(arguments.bind_numa, BindFile) and where in arguments.bind_numa.cpus
-    binding = arguments.bind_numa if by_file else arguments.bind_core
-    return cpus_of(binding, where, index=index, workers=arguments.local_worker_num, available=host.cpus)
-
-
-def _shared(arguments: Arguments) -> dict[str, str]:
-    table = {"RANK_TABLE_FILE": str(arguments.rank_table_file)} if arguments.rank_table_file else {}
-    if isinstance(arguments.bind_numa, BindFile):
-        table |= {
-            "MSRUN_BIND_FILE": str(arguments.bind_numa.path),
-            "MSRUN_BIND_FILE_HASH": arguments.bind_numa.sha256,
-        }
-    if arguments.sim_level >= 0:
+def _shared(spec: JobSpec) -> dict[str, str]:
+    if spec.dry_run is not None:
         return {
-            "MS_SIMULATION_LEVEL": str(arguments.sim_level),
-            "RANK_SIZE": str(arguments.worker_num),
-            **table,
+            "MS_SIMULATION_LEVEL": str(spec.dry_run.level),
+            "RANK_SIZE": str(spec.worker_num),
+            **spec.variables,
         }
     return {
-        "MS_WORKER_NUM": str(arguments.worker_num),
-        "MS_SCHED_HOST": arguments.master_addr,
-        "MS_SCHED_PORT": str(arguments.master_port),
-        "MS_TOPO_TIMEOUT": str(arguments.cluster_time_out),
-        "RANK_SIZE": str(arguments.worker_num),
-        **({"MS_REJOIN": "proof"} if arguments.rejoin is Rejoin.PROOF else {}),
-        **secure_channel_of(arguments),
-        **table,
+        "MS_WORKER_NUM": str(spec.worker_num),
+        "MS_SCHED_HOST": spec.master_addr,
+        "MS_SCHED_PORT": str(spec.master_port),
+        "MS_TOPO_TIMEOUT": str(spec.cluster_time_out),
+        "RANK_SIZE": str(spec.worker_num),
+        **({"MS_REJOIN": "proof"} if spec.rejoin is Rejoin.PROOF else {}),
+        **spec.variables,
     }
 
 
-def secure_channel_of(arguments: Arguments) -> dict[str, str]:
-    """What the flags say about TLS, as variables. No password is among them."""
-    files = {
-        "MS_CONFIG_FILE_PATH": arguments.config_file_path,
-        "MS_CLIENT_PASSWORD_FILE": arguments.client_password_file,
-        "MS_SERVER_PASSWORD_FILE": arguments.server_password_file,
-    }
-    variables = {name: str(path.absolute()) for name, path in files.items() if path is not None}
-    return {**variables, **({"MS_ENABLE_SSL": "1"} if arguments.enable_ssl else {})}
-
-
-def _shared_of_workers(arguments: Arguments) -> dict[str, str]:
-    port = arguments.master_port
+def _shared_of_workers(spec: JobSpec) -> dict[str, str]:
+    port = spec.master_port
     return {
-        **_torchelastic(arguments),
-        "LOCAL_WORLD_SIZE": str(arguments.local_worker_num),
-        "WORLD_SIZE": str(arguments.worker_num),
-        "MASTER_ADDR": arguments.master_addr,
+        **spec.worker_variables,
+        "LOCAL_WORLD_SIZE": str(spec.local_worker_num),
+        "WORLD_SIZE": str(spec.worker_num),
+        "MASTER_ADDR": spec.master_addr,
         # The scheduler listens on the port itself.
         "MASTER_PORT": str(port + 1 if port < _PORT_MAX else port - 1),
-    }
-
-
-def _torchelastic(arguments: Arguments) -> dict[str, str]:
-    """What torchrun gives all workers of a host beside what every worker has here. There is one role."""
-    if not arguments.torchelastic_run_id:
-        return {}
-    return {
-        "TORCHELASTIC_RUN_ID": arguments.torchelastic_run_id,
-        "TORCHELASTIC_MAX_RESTARTS": str(arguments.max_restarts),
-        "TORCHELASTIC_USE_AGENT_STORE": "False",
-        "GROUP_RANK": str(max(0, arguments.node_rank)),
-        "GROUP_WORLD_SIZE": str(arguments.nnodes),
-        "ROLE_NAME": arguments.torchelastic_role,
-        "ROLE_WORLD_SIZE": str(arguments.worker_num),
     }
 
 
@@ -388,10 +324,10 @@ def _name_of(address: str) -> str:
     return address.replace(":", "-").strip("-")
 
 
-def _rank(arguments: Arguments, index: int) -> int | None:
+def _rank(spec: JobSpec, index: int) -> int | None:
     """By position where that is known; None: the scheduler gives one."""
-    if arguments.sim_level >= 0:
-        return max(0, arguments.sim_rank_id)
-    if arguments.local_worker_num == arguments.worker_num:
+    if spec.dry_run is not None:
+        return spec.dry_run.rank
+    if spec.is_on_one_host:
         return index
-    return arguments.node_rank * arguments.local_worker_num + index if arguments.node_rank >= 0 else None
+    return spec.node_rank * spec.local_worker_num + index if spec.node_rank >= 0 else None

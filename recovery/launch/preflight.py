@@ -20,7 +20,7 @@ from recovery.core.records import CheckpointState, JobRecord, JobState
 from recovery.errors import RecoveryError, SettingError
 from recovery.frameworks import used
 from recovery.launch import program_check
-from recovery.launch.arguments import Arguments
+from recovery.launch.job_spec import JobSpec
 from recovery.launch.placement import Placed, environment_of, program_of
 from recovery.launch.presence import Kind, look_at
 from recovery.launch.script_imports import Reading
@@ -38,7 +38,7 @@ _ENTERED_BY = {"run", "init", "join"}
 class Looked(NamedTuple):
     """What there is before anything starts."""
 
-    given: Arguments
+    spec: JobSpec
     environment: Mapping[str, str]
     """The launcher's own."""
     reading: Reading
@@ -65,7 +65,7 @@ class Check(NamedTuple):
 
 
 def _cannot_be_run(looked: Looked) -> Iterator[Parts]:
-    fault = program_check.find_fault(program_of(looked.given, sys.executable), looked.directory)
+    fault = program_check.find_fault(program_of(looked.spec, sys.executable), looked.directory)
     if fault is not None:
         yield fault._asdict()
 
@@ -95,14 +95,14 @@ def _wrong_settings(looked: Looked) -> Iterator[Parts]:
     Raises:
         SettingError: a variable is wrong.
     """
-    if looked.given.sim_level < 0:
+    if looked.spec.dry_run is None:
         config.load(environment_of(looked.placed[0], looked.environment, restarts=0))
     yield from ()
 
 
 def _recovery_off(looked: Looked) -> Iterator[Parts]:
-    if "MS_ENABLE_RECOVERY" not in looked.environment and looked.given.sim_level < 0:
-        yield {"script": looked.given.task_script}
+    if "MS_ENABLE_RECOVERY" not in looked.environment and looked.spec.dry_run is None:
+        yield {"script": looked.spec.task[0]}
 
 
 def _never_trains(looked: Looked) -> Iterator[Parts]:
@@ -110,7 +110,7 @@ def _never_trains(looked: Looked) -> Iterator[Parts]:
     if "recovery" not in packages or not all(each.trains_through_session for each in used(packages)):
         return
     if not any(_ENTERED_BY & _names_in(path) for path in looked.reading.files):
-        yield {"value": looked.given.task_script}
+        yield {"value": looked.spec.task[0]}
 
 
 def _names_in(path: Path) -> set[str]:
@@ -140,13 +140,13 @@ def _stored(looked: Looked) -> Iterator[tuple[JobRecord, SchedulerRecords]]:
 
 def _other_world(looked: Looked) -> Iterator[Parts]:
     """The job that is stored has another number of workers than the command."""
-    given = looked.given
+    spec = looked.spec
     for job, _ in _stored(looked):
-        if job.worker_count != given.worker_num:
-            typed = ("--nproc-per-node", given.local_worker_num) if given.torchelastic_run_id else None
-            flag, value = typed or ("--worker_num", given.worker_num)
+        if job.worker_count != spec.worker_num:
+            typed = ("--nproc-per-node", spec.local_worker_num) if spec.typed_as == "run" else None
+            flag, value = typed or ("--worker_num", spec.worker_num)
             path = looked.environment["MS_RECOVERY_PATH"]
-            numbers = {"total": given.worker_num, "stored": job.worker_count}
+            numbers = {"total": spec.worker_num, "stored": job.worker_count}
             yield {"field": flag, "value": value, "path": path, **numbers}
 
 
@@ -155,7 +155,7 @@ def _finished(looked: Looked) -> Iterator[Parts]:
         if job.state is JobState.FINISHED:
             of_run = (one for one in stored.checkpoints if one.run == job.run)
             step = max((one.step for one in of_run if one.state is CheckpointState.COMMITTED), default=0)
-            as_torchrun = bool(looked.given.torchelastic_run_id)
+            as_torchrun = looked.spec.typed_as == "run"
             words = ("--continue", "--new-run") if as_torchrun else ("--continue=True", "--continue=False")
             path = looked.environment["MS_RECOVERY_PATH"]
             numbers = {"run": job.run, "next": job.run + 1, "step": step}
@@ -179,16 +179,16 @@ def _goes_on(looked: Looked) -> Iterator[Parts]:
 
 
 def _fewer_here(looked: Looked) -> Iterator[Parts]:
-    given = looked.given
-    others = given.worker_num - given.local_worker_num
-    if given.worker_num_is_default and others and given.sim_level < 0:
-        limit = f"{given.cluster_time_out} s" if given.cluster_time_out >= 0 else "without limit"
+    spec = looked.spec
+    others = spec.worker_num - spec.local_worker_num
+    if spec.worker_num_is_default and others and spec.dry_run is None:
+        limit = f"{spec.cluster_time_out} s" if spec.cluster_time_out >= 0 else "without limit"
         yield {
-            "value": given.local_worker_num,
-            "total": given.worker_num,
+            "value": spec.local_worker_num,
+            "total": spec.worker_num,
             "others": others,
             "limit": limit,
-            "script": given.task_script,
+            "script": spec.task[0],
         }
 
 

@@ -20,9 +20,9 @@ from recovery.launch import console
 from recovery.launch.attempt import Attempt, History
 from recovery.launch.child_process import ChildProcess
 from recovery.launch.children import await_end, end
-from recovery.launch.flag_values import Rejoin
 from recovery.launch.hung_nodes import LostNode
 from recovery.launch.incidents import Failure, Incidents, last_lines
+from recovery.launch.job_spec import Rejoin
 from recovery.launch.job_view import KnownJob, is_taken_over
 from recovery.launch.launch_context import LaunchContext
 from recovery.launch.node_ids import NodeIds

@@ -16,10 +16,10 @@ from recovery.errors import LaunchFailedError
 from recovery.launch import console
 from recovery.launch.child_process import ChildProcess
 from recovery.launch.children import spawn
-from recovery.launch.flag_values import StartMethod
 from recovery.launch.forkserver.fork_messages import Prepare, Prepared
 from recovery.launch.forkserver.fork_requests import NotBegun
 from recovery.launch.forkserver.template import READY_S, Template
+from recovery.launch.job_spec import StartMethod
 from recovery.launch.orphan_reaper import OrphanReaper
 
 _SILENT_S = 10.0

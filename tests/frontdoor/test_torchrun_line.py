@@ -12,7 +12,7 @@ from recovery.cli import torchrun_line
 from recovery.cli.devices_seen import devices_seen, gpus_shown
 from recovery.cli.torchrun_line import Line, Machine
 from recovery.errors import SettingError
-from recovery.launch.arguments import Arguments
+from recovery.launch.job_spec import JobSpec
 
 MACHINE = Machine(processors=6, devices=lambda _word: 0, free_port=23456)
 
@@ -23,19 +23,18 @@ def read(machine: Machine = MACHINE, *, module: bool = False, **given: Any) -> L
     )
 
 
-def arguments(**given: Any) -> Arguments:
-    line = read(**given)
-    return Arguments.of(line.typed, line.task)
+def job(**given: Any) -> JobSpec:
+    return read(**given).spec
 
 
 def test_the_shortest_line_is_one_worker_that_is_watched_in_the_foreground() -> None:
-    read_as = arguments()
+    read_as = job()
     assert (read_as.worker_num, read_as.local_worker_num, read_as.join) == (1, 1, True)
-    assert (read_as.task_script, read_as.task_script_args) == ("train.py", ("--lr=1",))
+    assert read_as.task == ("train.py", "--lr=1")
 
 
 def test_hosts_and_workers_are_counted_as_torchrun_counts_them() -> None:
-    read_as = arguments(nnodes="2:2", nproc_per_node="4", node_rank="1", rdzv_endpoint="10.0.0.1:29500")
+    read_as = job(nnodes="2:2", nproc_per_node="4", node_rank="1", rdzv_endpoint="10.0.0.1:29500")
     assert (read_as.worker_num, read_as.local_worker_num, read_as.node_rank) == (8, 4, 1)
     assert (read_as.master_addr, read_as.master_port) == ("10.0.0.1", 29500)
 
@@ -50,13 +49,13 @@ def test_hosts_and_workers_are_counted_as_torchrun_counts_them() -> None:
     ],
 )
 def test_an_endpoint_without_a_port_has_torchruns(endpoint: str, meets_at: tuple[str, int]) -> None:
-    typed = read(rdzv_endpoint=endpoint).typed
-    assert (typed["master_addr"], typed["master_port"]) == meets_at
+    read_as = job(rdzv_endpoint=endpoint)
+    assert (read_as.master_addr, read_as.master_port) == meets_at
 
 
 def test_standalone_takes_a_free_port_of_this_host() -> None:
-    typed = read(standalone=True).typed
-    assert (typed["master_addr"], typed["master_port"]) == ("127.0.0.1", 23456)
+    read_as = job(standalone=True)
+    assert (read_as.master_addr, read_as.master_port) == ("127.0.0.1", 23456)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +70,7 @@ def test_workers_by_word_are_counted_on_this_host(word: str, devices: int, worke
         return devices
 
     line = read(MACHINE._replace(devices=count), nproc_per_node=word)
-    assert line.typed["local_worker_num"] == workers
+    assert line.spec.local_worker_num == workers
     assert asked == ([] if word == "cpu" else [word])
 
 
@@ -103,7 +102,7 @@ def test_defaults_stand_in_the_environment_as_for_torchrun() -> None:
         "PET_STANDALONE": "0",
     }
     line = read(MACHINE._replace(environment=pod))
-    read_as = Arguments.of(line.typed, line.task)
+    read_as = line.spec
     assert (read_as.worker_num, read_as.local_worker_num, read_as.node_rank) == (8, 4, 1)
     assert (read_as.master_addr, read_as.master_port) == ("job-node-0-0.job", 29500)
     assert "PET_NNODES=2" in line.notes[0]
@@ -112,12 +111,12 @@ def test_defaults_stand_in_the_environment_as_for_torchrun() -> None:
 def test_what_is_typed_wins_over_the_environment() -> None:
     pod = {"PET_NNODES": "2", "PET_MASTER_ADDR": "other", "PET_MASTER_PORT": "29500"}
     line = read(MACHINE._replace(environment=pod), nnodes="1", standalone=True)
-    assert (line.typed["nnodes"], line.typed["master_addr"]) == (1, "127.0.0.1")
+    assert (line.spec.worker_num, line.spec.master_addr) == (1, "127.0.0.1")
     assert "master" not in line.notes[0].lower()
 
 
 def test_a_switch_of_the_environment_is_0_or_1() -> None:
-    assert read(MACHINE._replace(environment={"PET_STANDALONE": "1"})).typed["master_port"] == 23456
+    assert read(MACHINE._replace(environment={"PET_STANDALONE": "1"})).spec.master_port == 23456
     with pytest.raises(SettingError, match="PET_STANDALONE"):
         read(MACHINE._replace(environment={"PET_STANDALONE": "yes"}))
 
@@ -125,17 +124,17 @@ def test_a_switch_of_the_environment_is_0_or_1() -> None:
 @pytest.mark.parametrize("given", [{}, {"module": True}])
 def test_another_interpreter_is_named_by_the_environment(given: dict[str, Any]) -> None:
     line = read(MACHINE._replace(environment={"PYTHON_EXEC": "/opt/python"}), **given)
-    assert line.task == ("/opt/python", *(["-m"] if given else []), "train.py", "--lr=1")
+    assert line.spec.task == ("/opt/python", *(["-m"] if given else []), "train.py", "--lr=1")
 
 
 def test_a_port_of_zero_is_a_free_one_of_a_single_host() -> None:
-    assert read(rdzv_endpoint="localhost:0").typed["master_port"] == 23456
+    assert read(rdzv_endpoint="localhost:0").spec.master_port == 23456
     with pytest.raises(SettingError, match="the others would not know it"):
         read(rdzv_endpoint="host:0", nnodes="2")
 
 
 def test_processes_that_wait_are_typed_as_standbys() -> None:
-    assert arguments(standbys="2").standby_num == 2
+    assert job(standbys="2").standby_num == 2
 
 
 def test_gpus_are_those_that_the_driver_lists_and_the_user_shows(tmp_path: Path) -> None:
@@ -157,12 +156,12 @@ def test_gpus_are_those_that_the_driver_lists_and_the_user_shows(tmp_path: Path)
 
 
 def test_a_module_is_started_as_python_would() -> None:
-    assert read(module=True).task == ("python", "-m", "train.py", "--lr=1")
+    assert read(module=True).spec.task == ("python", "-m", "train.py", "--lr=1")
 
 
 def test_a_wait_for_the_workers_is_taken_from_the_rendezvous_and_its_other_words_are_said() -> None:
     line = read(rdzv_conf="timeout=90,is_host=1")
-    assert line.typed["cluster_time_out"] == 90
+    assert line.spec.cluster_time_out == 90
     assert [note for note in line.notes if "is_host" in note]
 
 

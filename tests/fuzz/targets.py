@@ -22,7 +22,7 @@ from recovery.errors import (
     SecureChannelError,
     SettingError,
 )
-from recovery.launch import cpu_binding_file
+from recovery.launch.msrun import binding_file
 from recovery.store import job_token_file
 from recovery.tls import config_file, material
 from recovery.tls.side import Side
@@ -262,7 +262,7 @@ def _bind_file(directory: Path) -> Take:
 
     def take(data: bytes) -> None:
         _put(path, data)
-        cpu_binding_file.read_binding_file(path)
+        binding_file.read_binding_file(path)
 
     return take
 

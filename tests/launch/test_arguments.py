@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from recovery.cli.main import app
 from recovery.errors import RecoveryError, UsageError
-from recovery.launch.arguments import Arguments
-from recovery.launch.flag_values import Rejoin, Restart, StartMethod
-from tests.launch.typed import parse
+from recovery.launch.job_spec import Rejoin, Restart, StartMethod
+from recovery.launch.msrun.arguments import Arguments
+from tests.launch.typed import job, parse
 
 SCRIPT = "train.py"
 FLAGS = {field.name for field in msgspec.structs.fields(Arguments) if hasattr(field.type, "__metadata__")}
@@ -29,7 +29,7 @@ def test_defaults_are_those_of_msrun() -> None:
     assert (given.bind_core, given.bind_numa, given.sim_level, given.sim_rank_id) == (False, False, -1, -1)
     assert (given.rank_table_file, given.worker_log_name, given.tail_worker_log) == (None, "worker", None)
     assert (given.rejoin, given.standby_num) == (Rejoin.NEW, 0)
-    assert (given.max_restarts, given.task_script, given.task_script_args) == (3, SCRIPT, ())
+    assert (given.max_restarts, given.task) == (3, (SCRIPT,))
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ MISTAKES = {
 @pytest.mark.parametrize("word", MISTAKES)
 def test_every_bad_value_is_refused_in_one_line(word: str) -> None:
     with pytest.raises(RecoveryError) as refused:
-        parse([word, SCRIPT])
+        job([word, SCRIPT])
     assert str(refused.value) == MISTAKES[word]
 
 
@@ -140,12 +140,12 @@ def test_ranks_that_the_job_does_not_have_are_refused() -> None:
     with pytest.raises(
         RecoveryError, match=r"--node_rank=2: its ranks would be 8 to 11, but there are 8 workers"
     ):
-        parse(["--worker_num=8", "--local_worker_num=4", "--node_rank=2", SCRIPT])
+        job(["--worker_num=8", "--local_worker_num=4", "--node_rank=2", SCRIPT])
 
 
 def test_a_dry_run_has_no_standbys() -> None:
     with pytest.raises(RecoveryError, match=r"--standby_num=1: is for a job whose workers may be lost"):
-        parse(["--worker_num=2", "--sim_level=1", "--standby_num=1", SCRIPT])
+        job(["--worker_num=2", "--sim_level=1", "--standby_num=1", SCRIPT])
 
 
 def test_one_way_to_say_which_logs_are_shown() -> None:
@@ -155,15 +155,12 @@ def test_one_way_to_say_which_logs_are_shown() -> None:
 
 def test_nothing_to_start_is_refused() -> None:
     with pytest.raises(RecoveryError, match="task_script is missing"):
-        parse(["--worker_num=2"])
+        job(["--worker_num=2"])
 
 
 def test_what_comes_after_the_script_is_the_scripts_own() -> None:
     given = parse(["--worker_num=2", "pytest", "-s", "-v", "train.py", "--join=perhaps"])
-    assert (given.task_script, given.task_script_args) == (
-        "pytest",
-        ("-s", "-v", "train.py", "--join=perhaps"),
-    )
+    assert given.task == ("pytest", "-s", "-v", "train.py", "--join=perhaps")
 
 
 @pytest.mark.parametrize("word", ["--worker_nu=2", "--workers=2", "-w", "--log_dir"])
@@ -193,8 +190,7 @@ def test_help_names_every_flag(word: str) -> None:
 
 def test_words_that_are_no_text_reach_the_script_as_they_are() -> None:
     given = parse(["--log_dir=a\udcff", "t\udcff.py", "--", "-x\udcff"])
-    assert (given.log_dir, given.task_script) == (Path("a\udcff"), "t\udcff.py")
-    assert given.task_script_args == ("--", "-x\udcff")
+    assert (given.log_dir, given.task) == (Path("a\udcff"), ("t\udcff.py", "--", "-x\udcff"))
 
 
 @pytest.mark.parametrize(
@@ -212,4 +208,4 @@ def test_a_secret_is_no_argument_and_is_not_shown(flag: str, spelt: str) -> None
 
 
 def test_what_the_script_takes_as_a_password_is_its_own_matter() -> None:
-    assert parse(["--worker_num=1", SCRIPT, "--password=x"]).task_script_args == ("--password=x",)
+    assert parse(["--worker_num=1", SCRIPT, "--password=x"]).task == (SCRIPT, "--password=x")

@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
+from recovery.cli.main import load
 from recovery.cli.msrun import _summary
 from recovery.errors import RecoveryError, SettingError
 from recovery.launch import command, host_address
-from recovery.launch.command import msrun
 from recovery.transport.local_address import is_local
-from tests.launch.typed import parse
 
 
 @pytest.fixture
@@ -28,7 +27,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def refused(*words: str) -> str:
     with pytest.raises(RecoveryError) as error:
-        msrun(parse(["--log_dir=logs", *words]), {})
+        load("msrun").main(["--log_dir=logs", *words], "recovery msrun", standalone_mode=False)
     assert not Path("logs").exists(), "nothing is made before all is checked"
     return str(error.value)
 

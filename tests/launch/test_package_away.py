@@ -15,8 +15,8 @@ from typing_extensions import override
 from recovery.core.ids import NodeId
 from recovery.launch import stored_advice
 from recovery.launch.agent import Agent
-from recovery.launch.flag_values import Rejoin, StartMethod
 from recovery.launch.forkserver.fork_messages import Prepare
+from recovery.launch.job_spec import Rejoin, StartMethod
 from recovery.launch.job_view import Members
 from recovery.launch.kernel_log import KernelLog
 from recovery.launch.launch_context import LaunchContext

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from recovery.errors import RecoveryError
+from recovery.launch.job_spec import Host
 from recovery.launch.placement import (
-    Host,
     Placed,
     ProcessKind,
     Script,
@@ -18,7 +18,7 @@ from recovery.launch.placement import (
     own_directory,
     place,
 )
-from tests.launch.typed import parse
+from tests.launch.typed import job
 
 HOST = Host(
     name="h1",
@@ -35,7 +35,7 @@ OURS = Script(supervised=False, world_of="")
 
 
 def placed(*words: str, host: Host = HOST, script: Script = OURS) -> tuple[Placed, ...]:
-    return place(parse([*words, "train.py", "--epochs", "3"]), host, script)
+    return place(job([*words, "train.py", "--epochs", "3"]), host, script)
 
 
 def test_one_host_has_the_scheduler_and_all_workers() -> None:
@@ -87,11 +87,11 @@ def test_a_host_beside_the_schedulers_has_a_directory_of_its_own() -> None:
     """Without ranks each host's first worker is `worker_0`; with them each still has an agent's note."""
     shared = "--log_dir=/shared/logs"
     for flags in (("--local_worker_num=2",), ("--local_worker_num=2", "--node_rank=1")):
-        arguments = parse([shared, "--worker_num=4", *flags, "train.py"])
-        assert own_directory(arguments, HOST) == Path("/shared/logs")
-        assert own_directory(arguments, ELSEWHERE) == Path("/shared/logs", ELSEWHERE.address)
+        spec = job([shared, "--worker_num=4", *flags, "train.py"])
+        assert own_directory(spec, HOST) == Path("/shared/logs")
+        assert own_directory(spec, ELSEWHERE) == Path("/shared/logs", ELSEWHERE.address)
     for alone in (("--worker_num=4",), ("--worker_num=4", "--local_worker_num=2", "--sim_level=0")):
-        assert own_directory(parse([shared, *alone, "train.py"]), ELSEWHERE) == Path("/shared/logs")
+        assert own_directory(job([shared, *alone, "train.py"]), ELSEWHERE) == Path("/shared/logs")
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_host_beside_the_schedulers_has_a_directory_of_its_own() -> None:
     ],
 )
 def test_a_task_is_a_script_a_module_or_pytest(task: list[str], command: tuple[str, ...]) -> None:
-    _, worker = place(parse(["--worker_num=1", *task]), HOST, OURS)
+    _, worker = place(job(["--worker_num=1", *task]), HOST, OURS)
     assert worker.command == command
 
 

@@ -13,10 +13,10 @@ from recovery.cli import torchrun_line
 from recovery.core.records import CheckpointState, JobState
 from recovery.errors import RecoveryError
 from recovery.launch import placement, preflight, script_imports
-from recovery.launch.arguments import Arguments
-from recovery.launch.command import _this_host, msrun
+from recovery.launch.command import _this_host, launch
+from recovery.launch.job_spec import JobSpec
 from recovery.store.repository import SchedulerStore
-from tests.launch.typed import parse
+from tests.launch.typed import job as job_of
 from tests.store.any_records import checkpoint, job
 
 JOB = "import recovery\n\n\ndef train(session): ...\n\n\nrecovery.run(train)()\n"
@@ -32,16 +32,16 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def lines(environment: dict[str, str], *words: str) -> list[str]:
     """What is said of a command, a refusal as the last line."""
-    return looked_at(environment, parse(list(words)))
+    return looked_at(environment, job_of(list(words)))
 
 
-def looked_at(environment: dict[str, str], given: Arguments) -> list[str]:
-    reading = script_imports.parse_script(placement.program_of(given, sys.executable)[1:], Path.cwd())
+def looked_at(environment: dict[str, str], spec: JobSpec) -> list[str]:
+    reading = script_imports.parse_script(placement.program_of(spec, sys.executable)[1:], Path.cwd())
     program = placement.Script(supervised="recovery" not in reading.packages, world_of="")
-    placed = placement.place(given, _this_host(given.master_addr), program)
+    placed = placement.place(spec, _this_host(spec.master_addr), program)
     said: list[str] = []
     try:
-        preflight.look(preflight.Looked(given, environment, reading, placed, Path.cwd()), said.append)
+        preflight.look(preflight.Looked(spec, environment, reading, placed, Path.cwd()), said.append)
     except RecoveryError as error:
         said.append(str(error))
     return said
@@ -75,7 +75,7 @@ def test_a_script_that_cannot_run_is_refused_before_anything_is_made(
 ) -> None:
     (place / "broken.py").write_text("def train(session)\n    pass\n")
     with pytest.raises(RecoveryError) as error:
-        msrun(parse(["--log_dir=logs", "--worker_num=1", typed]), RECOVERING)
+        launch(job_of(["--log_dir=logs", "--worker_num=1", typed]), RECOVERING)
     assert str(error.value) == answer.format(here=place)
     assert not (place / "logs").exists()
 
@@ -157,7 +157,7 @@ def test_another_number_of_workers_is_refused_by_the_flag_that_was_typed(place: 
     )
     machine = torchrun_line.Machine(processors=8, devices=lambda _word: 0, free_port=29400)
     line = torchrun_line.read({"nproc_per_node": "4", "standalone": True}, ["train.py"], machine)
-    [refused] = looked_at(RECOVERING, Arguments.of(line.typed, line.task))
+    [refused] = looked_at(RECOVERING, line.spec)
     assert refused.startswith(
         "SETTING_RANGE: --nproc-per-node=4: makes 4 workers in all, and the job of rec has 2"
     )

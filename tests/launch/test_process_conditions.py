@@ -19,12 +19,12 @@ import pytest
 
 from recovery import process_conditions
 from recovery.launch.children import await_end
-from recovery.launch.flag_values import StartMethod
 from recovery.launch.forkserver.fork_messages import Prepare
-from recovery.launch.placement import Host, Placed, Script, environment_of, place
+from recovery.launch.job_spec import Host, StartMethod
+from recovery.launch.placement import Placed, Script, environment_of, place
 from recovery.launch.start_method import ProcessStarter, TemplatePlan
 from tests.launch.forking import orphans_left_alone
-from tests.launch.typed import parse
+from tests.launch.typed import job
 from tests.pace import HANG_S
 
 SHOWS = "import json\nfrom recovery import process_conditions\nprint(json.dumps(process_conditions.note()))\n"
@@ -157,7 +157,7 @@ def test_a_standby_of_bound_workers_has_as_many_threads_as_they(tmp_path: Path) 
         numa_nodes=(0,),
     )
     words = ["--worker_num=1", "--standby_num=1", f'--bind_core={{"device0": ["{cpus[0]}"]}}', "train.py"]
-    worker, standby = place(parse(words), host, Script(supervised=False, world_of=""))
+    worker, standby = place(job(words), host, Script(supervised=False, world_of=""))
     (tmp_path / "train.py").write_text("import torch\nprint(torch.get_num_threads())\n")
     base = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}
 

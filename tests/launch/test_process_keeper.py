@@ -22,8 +22,8 @@ from recovery.core.ids import NodeId
 from recovery.core.messages import Exited, ProcessIdentity
 from recovery.launch import children, restart_policy
 from recovery.launch.child_process import ChildProcess
-from recovery.launch.flag_values import Rejoin, StartMethod
 from recovery.launch.incidents import Incidents
+from recovery.launch.job_spec import Rejoin, StartMethod
 from recovery.launch.job_view import KnownJob, KnownNode, KnownScheduler, Members
 from recovery.launch.kernel_log import KernelLog
 from recovery.launch.launch_context import LaunchContext

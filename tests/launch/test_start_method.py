@@ -20,8 +20,8 @@ from recovery.errors import LaunchFailedError
 from recovery.launch import start_method
 from recovery.launch.child_process import ChildProcess
 from recovery.launch.children import await_end
-from recovery.launch.flag_values import StartMethod
 from recovery.launch.forkserver.fork_messages import Prepare
+from recovery.launch.job_spec import StartMethod
 from recovery.launch.start_method import ProcessStarter, TemplatePlan, named_few
 from tests.launch.forking import orphans_left_alone
 

@@ -1,12 +1,75 @@
-"""Which processors and memory nodes each process gets. Pure."""
+"""`--bind_core` and `--bind_numa`: read from what was typed, and what each process of a host gets by them."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
 
 from recovery.errors import SettingError
-from recovery.launch.cpu_binding_file import BindFile
-from recovery.launch.flag_values import CpuBinding
+from recovery.launch.flag_values import refuse
+from recovery.launch.job_spec import Bound, Host
+from recovery.launch.msrun.binding_file import NUMBERS, PLACE, BindFile, read_binding_file
+from recovery.launch.presence import Kind, look_at
+
+CpuBinding = bool | dict[str, list[str]]
+"""Off, shared evenly, or processor lists by `scheduler` and `device<n>`."""
+_EXAMPLE = '\'{"device0": ["0-3"]}\''
+
+
+class Bindings(msgspec.Struct, frozen=True, kw_only=True):
+    """What both flags say of the processes of a host. Called as `JobSpec.bind` is."""
+
+    core: CpuBinding
+    numa: CpuBinding | BindFile
+    workers: int
+    """Of this host."""
+
+    def __call__(self, place: str, index: int, host: Host) -> Bound:
+        """Where a process may run.
+
+        Raises:
+            SettingError: the host does not have what is named.
+        """
+        by_file = isinstance(self.numa, BindFile) and place in self.numa.cpus
+        cpus = cpus_of(
+            self.numa if by_file else self.core, place, index=index, workers=self.workers, available=host.cpus
+        )
+        prefix = numactl_of(self.numa, place, index=index, workers=self.workers, nodes=host.numa_nodes)
+        return Bound(cpus, prefix)
+
+
+def read_binding(flag: str, text: str) -> CpuBinding:
+    """Read which processors each process gets."""
+    if text in ("True", "False"):
+        return text == "True"
+    try:
+        given = json.loads(text)
+    except (ValueError, RecursionError):
+        given = None
+    if not isinstance(given, dict) or not given:
+        raise refuse(flag, text, "True, False or a JSON object", _EXAMPLE)
+    for place, cpus in given.items():
+        if PLACE.fullmatch(place) is None:
+            raise refuse(flag, place, "an object whose keys are scheduler or device<n>", _EXAMPLE)
+        listed = (
+            isinstance(cpus, list)
+            and cpus
+            and all(isinstance(cpu, str) and NUMBERS.fullmatch(cpu) for cpu in cpus)
+        )
+        if not listed:
+            rule = 'an object whose values are lists like ["0-3"], ["5"] or ["1,2"]'
+            raise refuse(flag, f"{place}: {cpus}", rule, _EXAMPLE)
+    return given
+
+
+def read_numa_binding(flag: str, text: str) -> CpuBinding | BindFile:
+    """Read which memory nodes each process gets, or the file that says so."""
+    if text.lower().endswith(".json") or look_at(Path(text)).kind is Kind.FILE:
+        return read_binding_file(Path(text))
+    return read_binding(flag, text)
 
 
 def cpus_of(

@@ -1,7 +1,7 @@
 """What `recovery msrun` is told: msrun's own flags (MindSpore 2.10 and its documents), and torchrun's names where they mean the same.
 
-Each flag is a field of `Arguments`, and an option of the command (recovery/cli/msrun.py). What several flags say together is checked
-here, before anything starts.
+Each flag is a field of `Arguments`, and an option of the command (recovery/cli/msrun.py). `Arguments.job_spec` says it in the launcher's
+words.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import msgspec
 
 from recovery.errors import SettingError
 from recovery.launch import flag_values as values
-from recovery.launch.cpu_binding_file import BindFile
-from recovery.launch.flag_values import CpuBinding, Rejoin, Restart, StartMethod
+from recovery.launch.job_spec import DryRun, JobSpec, Rejoin, Restart, StartMethod
+from recovery.launch.msrun.binding_file import BindFile
+from recovery.launch.msrun.bindings import Bindings, CpuBinding, read_binding, read_numa_binding
 
 _WORKERS = 8
-_count = values.number(1, None, "greater than 0", "8")
 
 
 class Flag(NamedTuple):
@@ -33,10 +33,14 @@ class Flag(NamedTuple):
 class Arguments(msgspec.Struct, frozen=True, kw_only=True):
     """What was typed, read and checked. A field without a `Flag` is no flag."""
 
-    worker_num: Annotated[int, Flag(_count, "workers of the whole job")] = _WORKERS
+    worker_num: Annotated[int, Flag(values.count, "workers of the whole job")] = _WORKERS
     local_worker_num: Annotated[
         int,
-        Flag(_count, "workers to start on this host (all): torchrun's --nproc_per_node", ("nproc_per_node",)),
+        Flag(
+            values.count,
+            "workers to start on this host (all): torchrun's --nproc_per_node",
+            ("nproc_per_node",),
+        ),
     ]
     nnodes: Annotated[
         int | None,
@@ -48,12 +52,10 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True):
     master_addr: Annotated[
         str, Flag(values.host, "where the scheduler listens: IPv4, IPv6 or a host name")
     ] = "127.0.0.1"
-    master_port: Annotated[
-        int, Flag(values.number(1024, 65535, "from 1024 to 65535", "8118"), "its port")
-    ] = 8118
+    master_port: Annotated[int, Flag(values.port, "its port")] = 8118
     node_rank: Annotated[
         int,
-        Flag(values.number(-1, None, "0 or more, or -1 for automatic ranks", "0"), "position of this host"),
+        Flag(values.node_rank, "position of this host"),
     ] = -1
     log_dir: Annotated[Path, Flag(values.path, "where logs go; made if absent")] = Path()
     join: Annotated[
@@ -66,16 +68,16 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True):
     cluster_time_out: Annotated[
         int,
         Flag(
-            values.number(-(10**9), 10**9, "a number of seconds", "600"),
+            values.seconds,
             "seconds to wait for all workers; negative: no limit",
         ),
     ] = 600
     bind_core: Annotated[
-        CpuBinding, Flag(values.binding, "True, False or JSON: processors of each process")
+        CpuBinding, Flag(read_binding, "True, False or JSON: processors of each process")
     ] = False
     bind_numa: Annotated[
         CpuBinding | BindFile,
-        Flag(values.numa_binding, "True, False, JSON or a JSON file: memory nodes of each process"),
+        Flag(read_numa_binding, "True, False, JSON or a JSON file: memory nodes of each process"),
     ] = False
     sim_level: Annotated[
         int,
@@ -115,7 +117,7 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True):
     ] = StartMethod.AUTO
     max_restarts: Annotated[
         int,
-        Flag(values.number(0, 1000, "from 0 to 1000", "3"), "relaunches of one process within an hour"),
+        Flag(values.max_restarts, "relaunches of one process within an hour"),
     ] = 3
     signals_to_handle: Annotated[
         tuple[int, ...],
@@ -159,7 +161,7 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True):
     standby_num: Annotated[
         int,
         Flag(
-            values.number(0, 1000, "from 0 to 1000", "1"),
+            values.standby_num,
             "processes to start on this host beside the workers, which wait and take the rank of a worker that is lost",
         ),
     ] = 0
@@ -179,38 +181,70 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True):
             ("continue",),
         ),
     ] = None
-    torchelastic_run_id: str = ""
-    """The line was torchrun's: the workers get torchelastic's variables, this one among them. Empty: it was msrun's."""
-    torchelastic_role: str = ""
-    """For ROLE_NAME, where the line was torchrun's."""
     worker_num_is_default: bool = False
     """Nobody has said how many workers the whole job has."""
-    task_script: str
-    task_script_args: tuple[str, ...]
+    task: tuple[str, ...]
+    """The script and its arguments."""
 
     @classmethod
     def of(cls, typed: Mapping[str, Any], task: Sequence[str]) -> Arguments:
-        """What was typed, checked, with what follows from it.
+        """What was typed, under msrun's own names.
 
         Args:
             typed: the flags that were given, with their values.
             task: the script and its arguments.
 
         Raises:
+            SettingError: a name and its other spelling are both given.
+        """
+        return cls(**_settled(typed), task=tuple(task))
+
+    def job_spec(self) -> JobSpec:
+        """The same in the launcher's own words.
+
+        Raises:
             SettingError: no script is named; two flags exclude each other.
         """
-        if not task:
+        if self.sim_rank_id >= self.worker_num:
             raise SettingError(
-                "SETTING_MISSING",
-                field="task_script",
-                state="missing",
-                rule="the script to start comes after the flags",
-                next_step="Write, for example: recovery msrun --worker_num=4 train.py --epochs 10.",
+                "SETTING_CONFLICT",
+                field="--sim_rank_id",
+                value=self.sim_rank_id,
+                rule=f"there are {self.worker_num} workers, so ranks end at {self.worker_num - 1}",
+                next_step="Give a rank that exists, or raise --worker_num.",
             )
-        script, *script_args = task
-        arguments = cls(**_settled(typed), task_script=script, task_script_args=tuple(script_args))
-        _check(arguments)
-        return arguments
+        simulates = self.sim_level >= 0
+        same = {name: getattr(self, name) for name in _IN_BOTH}
+        return JobSpec(
+            typed_as="msrun",
+            bind=Bindings(core=self.bind_core, numa=self.bind_numa, workers=self.local_worker_num),
+            variables={**({} if simulates else self._secure_channel()), **self._named_files()},
+            dry_run=DryRun(self.sim_level, max(0, self.sim_rank_id)) if simulates else None,
+            **same,
+        )
+
+    def _named_files(self) -> dict[str, str]:
+        found = {} if self.rank_table_file is None else {"RANK_TABLE_FILE": str(self.rank_table_file)}
+        if isinstance(self.bind_numa, BindFile):
+            found |= {
+                "MSRUN_BIND_FILE": str(self.bind_numa.path),
+                "MSRUN_BIND_FILE_HASH": self.bind_numa.sha256,
+            }
+        return found
+
+    def _secure_channel(self) -> dict[str, str]:
+        """What the flags say about TLS. No password is among them."""
+        files = {
+            "MS_CONFIG_FILE_PATH": self.config_file_path,
+            "MS_CLIENT_PASSWORD_FILE": self.client_password_file,
+            "MS_SERVER_PASSWORD_FILE": self.server_password_file,
+        }
+        found = {name: str(path.absolute()) for name, path in files.items() if path is not None}
+        return {**found, **({"MS_ENABLE_SSL": "1"} if self.enable_ssl else {})}
+
+
+_IN_BOTH = {each.name for each in msgspec.structs.fields(Arguments)} & set(JobSpec.__struct_fields__)
+"""What a field of either means."""
 
 
 def _settled(typed: Mapping[str, Any]) -> dict[str, Any]:
@@ -233,54 +267,7 @@ def _settled(typed: Mapping[str, Any]) -> dict[str, Any]:
         fields["worker_num"] = typed["nnodes"] * typed["local_worker_num"]
     if "tee" in typed:
         if "tail_worker_log" in typed:
-            raise SettingError(
-                "SETTING_CONFLICT",
-                field="--tee",
-                value=typed["tee"],
-                rule="says the same as --tail_worker_log, which is given too",
-                next_step="Give one of the two.",
-            )
+            raise values.said_twice("tee", "tail_worker_log", typed["tee"])
         fields["tail_worker_log"] = typed["tee"]
     fields.setdefault("local_worker_num", fields["worker_num"])
     return fields
-
-
-def _check(arguments: Arguments) -> None:
-    """What several flags say together.
-
-    Raises:
-        SettingError: two of them exclude each other.
-    """
-    total, local, node_rank = arguments.worker_num, arguments.local_worker_num, arguments.node_rank
-    if local > total:
-        raise SettingError(
-            "SETTING_CONFLICT",
-            field="--local_worker_num",
-            value=local,
-            rule=f"is more than --worker_num={total}, the workers of all hosts together",
-            next_step="Lower it, or raise --worker_num.",
-        )
-    if node_rank >= 0 and (node_rank + 1) * local > total and local < total:
-        raise SettingError(
-            "SETTING_CONFLICT",
-            field="--node_rank",
-            value=node_rank,
-            rule=f"its ranks would be {node_rank * local} to {(node_rank + 1) * local - 1}, but there are {total} workers",
-            next_step="Give --node_rank=-1 where hosts have different numbers of workers.",
-        )
-    if arguments.sim_rank_id >= total:
-        raise SettingError(
-            "SETTING_CONFLICT",
-            field="--sim_rank_id",
-            value=arguments.sim_rank_id,
-            rule=f"there are {total} workers, so ranks end at {total - 1}",
-            next_step="Give a rank that exists, or raise --worker_num.",
-        )
-    if arguments.standby_num and arguments.sim_level >= 0:
-        raise SettingError(
-            "SETTING_CONFLICT",
-            field="--standby_num",
-            value=arguments.standby_num,
-            rule="is for a job whose workers may be lost, and --sim_level asks for a dry run of one process",
-            next_step="Leave one of the two out.",
-        )
