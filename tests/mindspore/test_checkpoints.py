@@ -29,6 +29,8 @@ def test_every_way_of_saving_can_be_gone_back_to(tmp_path: Path, undisturbed: Un
     with MindSporeCluster(tmp_path, workers=2, environment={**WAYS[way], **held(39)}) as cluster:
         cluster.start()
         cluster.wait_step(37)
+        # Its files are read and reported beside training.
+        cluster.wait_commit(20)
         cluster.kill_and_relaunch("worker_1")
         cluster.go_on()
         cluster.wait_end()
