@@ -54,7 +54,7 @@ def _of_script(script: str, directory: Path) -> Fault | None:
     match kind:
         case Kind.ABSENT if path.is_symlink():
             return Fault(
-                script, "is a link to a file that is not there", "Mend the link, or give the script's path."
+                script, "is a link to a file that is not there", "Fix the link, or give the script's path."
             )
         case Kind.ABSENT:
             return Fault(

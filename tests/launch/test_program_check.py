@@ -89,7 +89,7 @@ def test_what_a_worker_can_run_is_started(place: Path, words: tuple[str, ...]) -
         ),
         (
             ("gone.py",),
-            "gone.py: is a link to a file that is not there. Mend the link, or give the script's path.",
+            "gone.py: is a link to a file that is not there. Fix the link, or give the script's path.",
         ),
         (
             ("-m", "package"),
