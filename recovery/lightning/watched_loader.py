@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 from typing_extensions import override
@@ -19,6 +18,7 @@ from typing_extensions import override
 from recovery.errors import CheckpointStateError
 from recovery.torch.random_state import RandomState, capture_random_state, restore_random_state
 from recovery.torch.received import Received
+from recovery.torch.sampled_order import generators_of
 from recovery.torch.sampler_counters import SamplerCounters
 
 _AHEAD_MAX = 3
@@ -81,7 +81,7 @@ class _Pass:
         """What a stream has given, and had given behind each of the newest batches."""
         self._batches: Iterator[Any] | None = None
         if at is None:
-            own = [generator.get_state() for generator in _generators(loader)]
+            own = [generator.get_state() for generator in generators_of(loader)]
             self._begun: dict[str, Any] = {
                 "random": capture_random_state(),
                 "own": own,
@@ -120,7 +120,9 @@ class _Pass:
     def _go_on(self) -> Iterator[Any]:
         at = self._at
         assert at is not None, "a pass from its beginning has its iterator"
-        for generator, state in zip(_generators(self._loader), at["begun"]["own"], strict=True):
+        saved = at["begun"]["own"]
+        # Earlier releases saved none of samplers inside others, which come last.
+        for generator, state in zip(generators_of(self._loader)[: len(saved)], saved, strict=True):
             generator.set_state(state)
         restore_random_state(at["begun"]["random"])
         batches: Iterator[Any] = iter(self._loader)
@@ -153,20 +155,3 @@ class _Pass:
                     reason=f"ended before batch {received}, where the checkpoint stands",
                     next_step="Give the data that the checkpoint was made with.",
                 ) from None
-
-
-def _generators(loader: Any) -> list[torch.Generator]:
-    """Those that were given to the loader or to one of its samplers, each once."""
-    batch_sampler = getattr(loader, "batch_sampler", None)
-    places = (
-        loader,
-        getattr(loader, "sampler", None),
-        batch_sampler,
-        getattr(batch_sampler, "sampler", None),
-    )
-    found: dict[int, torch.Generator] = {}
-    for place in places:
-        generator = getattr(place, "generator", None)
-        if isinstance(generator, torch.Generator):
-            found[id(generator)] = generator
-    return list(found.values())

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Sampler
 from typing_extensions import override
 
 from recovery.errors import CheckpointStateError
@@ -115,6 +115,51 @@ def test_a_sampler_that_counts_its_passes_goes_on_in_the_same_order() -> None:
     again = iter(watched(place))
     next(again)
     assert [_plain(batch)[0] for batch in again] == [_plain(batch)[0] for batch in batches]
+
+
+class Backwards(Sampler[int]):
+    """The order of a sampler inside it."""
+
+    def __init__(self, inside: RandomSampler) -> None:
+        self._inside = inside
+
+    @override
+    def __iter__(self) -> Iterator[int]:
+        return iter([*self._inside][::-1])
+
+    def __len__(self) -> int:
+        return len(self._inside)
+
+
+def _inside_another(place: dict[str, Any] | None = None) -> WatchedLoader:
+    drawing = RandomSampler(range(SIZE), generator=torch.Generator().manual_seed(5))
+    return WatchedLoader(DataLoader(Noisy(), BATCH, sampler=Backwards(drawing)), place)
+
+
+def _left_in_its_second_pass() -> tuple[dict[str, Any], list[Any]]:
+    """Where, behind its first batch, and the order of the rest."""
+    first = _inside_another()
+    list(first)
+    second = WatchedLoader(first._loader, None)
+    batches = iter(second)
+    next(batches)
+    next(batches)
+    return second.place(1), [_plain(batch)[0] for batch in batches]
+
+
+def test_a_generator_of_a_sampler_inside_another_goes_on_where_it_was() -> None:
+    place, rest = _left_in_its_second_pass()
+    again = iter(_inside_another(place))
+    next(again)
+    assert [_plain(batch)[0] for batch in again] == rest
+
+
+def test_a_place_of_an_earlier_release_that_knew_no_samplers_inside_others_is_taken() -> None:
+    place, rest = _left_in_its_second_pass()
+    place["begun"]["own"].clear()
+    again = iter(_inside_another(place))
+    next(again)
+    assert sum(len(_plain(batch)[0]) for batch in again) == sum(map(len, rest))
 
 
 class Anew(IterableDataset[Any]):
