@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from inspect import Parameter, Signature
-from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import msgspec
 import typer
 
+from recovery.cli.start import is_typed, launch_and_sum_up, parameter
 from recovery.errors import UsageError
-from recovery.launch.job_spec import JobSpec
 from recovery.launch.msrun.arguments import Arguments
-from recovery.store.paths import scheduler_path
 
 _SECRETS = {
     "password": "Write it into a file of mode 0600, and give --client_password_file or --server_password_file.",
@@ -33,48 +31,13 @@ _Task = Annotated[
 
 def msrun(context: typer.Context, **_: Any) -> None:
     """Start a job's processes and watch them."""
-    # Half of the time that --help and a wrong flag would take.
+    # With the configuration, which --help and a wrong flag need none of.
     from recovery.launch.msrun.host_check import check_host  # noqa: PLC0415 - as above
 
     given = arguments_of(context)
     spec = given.job_spec()
     check_host(given)
     raise typer.Exit(launch_and_sum_up(spec, os.environ))  # noqa: TID251 - handed on to the processes
-
-
-def launch_and_sum_up(spec: JobSpec, environment: Mapping[str, str]) -> int:
-    """Start and watch a job, and say how it went. Gives the exit code.
-
-    Raises:
-        SettingError, SecureChannelError: as `recovery.launch.command.launch`.
-    """
-    from recovery.launch.command import launch  # noqa: PLC0415 - as above
-
-    if spec.continue_run is not None:
-        environment = {**environment, "MS_CONTINUE": str(int(spec.continue_run))}
-    log_dir = spec.log_dir.resolve()
-    return launch(
-        spec, environment, last_words=lambda code: _summary(code, spec.master_addr, log_dir, environment)
-    )
-
-
-def _summary(code: int, master: str, log_dir: Path, environment: Mapping[str, str]) -> list[str]:
-    """How the job went, where its store is this host's; else how this host's part of it did."""
-    path = Path(environment.get("MS_RECOVERY_PATH", ""))
-    if environment.get("MS_ENABLE_RECOVERY") != "1":
-        return []
-    try:
-        if not scheduler_path(path).exists():
-            how = f"ended with {code}" if code else "are done"
-            return [
-                f"this host's workers {how}; {master}, where the scheduler ran, sums the job up; logs: {log_dir}"
-            ]
-        # The database is loaded once nobody waits any more.
-        from recovery.report.job_summary import lines_of  # noqa: PLC0415 - as above
-
-        return lines_of(path, log_dir)
-    except Exception as error:  # noqa: BLE001 - a host without descriptors or memory has ended the job, and its exit code says so
-        return [f"the job's end is not summed up: {type(error).__name__}: {error}"]
 
 
 def arguments_of(context: typer.Context) -> Arguments:
@@ -86,12 +49,6 @@ def arguments_of(context: typer.Context) -> Arguments:
     values = dict(context.params)
     task = values.pop("task") or ()
     return Arguments.of({name: value for name, value in values.items() if is_typed(context, name)}, task)
-
-
-def is_typed(context: typer.Context, name: str) -> bool:
-    """Was a flag given? By name: the class behind it is click's own or Typer's copy of it, as the release of Typer has it."""
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
 
 
 def _parameters() -> Iterator[Parameter]:
@@ -109,11 +66,6 @@ def _parameters() -> Iterator[Parameter]:
         option = typer.Option(f"--{name}", parser=_refuser(name, instead), hidden=True)
         yield parameter(name, Annotated[str | None, option])
     yield parameter("task", _Task)
-
-
-def parameter(name: str, annotation: object, default: object = None) -> Parameter:
-    """As Typer reads it."""
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def _reader(name: str, read: Callable[[str, str], Any]) -> Callable[[Any], Any]:

@@ -12,8 +12,8 @@ import typer
 
 from recovery.cli import torchrun_line
 from recovery.cli.devices_seen import devices_seen
-from recovery.cli.msrun import is_typed, launch_and_sum_up, parameter
-from recovery.cli.source import RUN_PATH
+from recovery.cli.options import RUN_PATH
+from recovery.cli.start import is_typed, launch_and_sum_up, parameter
 from recovery.transport.local_address import reserved_port
 
 _HELP = {

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from recovery import config
+from recovery.cli.options import RUN_PATH
 from recovery.core.converter import Converter
 from recovery.core.records import EventRecord
 from recovery.errors import SettingError, UsageError
@@ -18,8 +19,6 @@ from recovery.tls.side import Side
 from recovery.transport import inspection_client
 from recovery.transport.access import Access
 
-RUN_PATH = "recovery"
-"""Where `recovery run` keeps a job whose MS_RECOVERY_PATH is not set, below the working directory."""
 Address = tuple[str, int]
 """Of a running scheduler."""
 Source = Path | Address

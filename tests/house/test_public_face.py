@@ -62,7 +62,12 @@ def test_reading_the_settings_pulls_in_no_framework_database_or_network() -> Non
 
 
 @pytest.mark.parametrize(
-    "start", ["import recovery; recovery.run; recovery.init", "import recovery.launch.command"]
+    "start",
+    [
+        "import recovery; recovery.run; recovery.init",
+        "import recovery.launch.command",
+        "import recovery.cli.run, recovery.cli.msrun",
+    ],
 )
 def test_a_worker_and_a_launcher_begin_without_database_and_network(start: str) -> None:
     """Half of what they import otherwise: a worker needs them once it is admitted, a launcher after a failure."""

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from recovery.cli.main import load
-from recovery.cli.msrun import _summary
+from recovery.cli.start import _summary
 from recovery.errors import RecoveryError, SettingError
 from recovery.launch import command, host_address
 from recovery.transport.local_address import is_local

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from recovery.cli.msrun import _summary
+from recovery.cli.start import _summary
 from recovery.launch.presence import Kind, Presence, look_at
 from recovery.launch.stored_advice import has_stepped
 from tests.needs import needs_tool
