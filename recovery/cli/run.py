@@ -16,26 +16,6 @@ from recovery.cli.options import RUN_PATH
 from recovery.cli.start import is_typed, launch_and_sum_up, parameter
 from recovery.transport.local_address import reserved_port
 
-_HELP = {
-    "nnodes": "hosts of the job (1); N:N, but no other range",
-    "nproc_per_node": "workers of this host (1), or auto, gpu, xpu, cpu",
-    "rdzv_backend": "c10d or static: the scheduler brings the workers together",
-    "rdzv_endpoint": "HOST[:PORT] where the scheduler listens; port 0: a free one, for one host",
-    "rdzv_id": "name of the job, for TORCHELASTIC_RUN_ID",
-    "rdzv_conf": "timeout=SECONDS or join_timeout=SECONDS: how long to wait for all workers",
-    "max_restarts": "relaunches of one process within an hour (3)",
-    "node_rank": "position of this host",
-    "master_addr": "where the scheduler listens (127.0.0.1)",
-    "master_port": "its port (8118)",
-    "local_addr": "address on which other hosts reach this one's workers",
-    "role": "for ROLE_NAME",
-    "log_dir": "where logs go (logs)",
-    "tee": "streams that are shown: 3, or 0:3,1:3",
-    "local_ranks_filter": "ranks whose log is shown",
-    "signals_to_handle": "further signals that ask the job to stop, as SIGTERM does: SIGUSR1,SIGUSR2",
-    "standbys": "processes of this host that wait beside the workers, and take the rank of one that is lost (0)",
-    "progress": "False: no line below the others on a terminal that says how far training is (as of `recovery msrun`)",
-}
 _CONTINUE = "a finished job's path: its run goes on from its last checkpoint, to a later end; or its next run begins at step 0"
 _SHORT = {"tee": "-t", "redirects": "-r"}
 
@@ -72,11 +52,11 @@ def _parameters() -> Iterator[Parameter]:
     yield parameter("module", Annotated[bool, module], default=False)
     go_on = typer.Option("--continue/--new-run", help=_CONTINUE)
     yield parameter("continue_run", Annotated[bool | None, go_on])
-    for name, text in _HELP.items():
-        option = typer.Option(*_names(name), metavar="VALUE", help=text)
+    for name, flag in torchrun_line.FLAGS.items():
+        option = typer.Option(*_names(name), metavar="VALUE", help=flag.help)
         yield parameter(name, Annotated[str | None, option])
     for name in {**torchrun_line.WITHOUT_EFFECT, **torchrun_line.REFUSED}:
-        if name not in _HELP:
+        if name not in torchrun_line.FLAGS:
             yield parameter(name, Annotated[str | None, typer.Option(*_names(name), hidden=True)])
     task = typer.Argument(metavar="script [arguments]", help="what every process runs", parser=str)
     yield parameter("task", Annotated[list[str] | None, task])

@@ -16,6 +16,46 @@ from recovery.errors import SettingError
 from recovery.launch import flag_values as values
 from recovery.launch.job_spec import JobSpec
 
+FLAGS = {
+    "nnodes": values.Flag(help="hosts of the job (1); N:N, but no other range"),
+    "nproc_per_node": values.Flag(help="workers of this host (1), or auto, gpu, xpu, cpu"),
+    "rdzv_backend": values.Flag(help="c10d or static: the scheduler brings the workers together"),
+    "rdzv_endpoint": values.Flag(
+        help="HOST[:PORT] where the scheduler listens; port 0: a free one, for one host"
+    ),
+    "rdzv_id": values.Flag(help="name of the job, for TORCHELASTIC_RUN_ID"),
+    "rdzv_conf": values.Flag(
+        help="timeout=SECONDS or join_timeout=SECONDS: how long to wait for all workers"
+    ),
+    "max_restarts": values.Flag(
+        values.max_restarts, "relaunches of one process within an hour (3)", field="max_restarts"
+    ),
+    "node_rank": values.Flag(values.node_rank, "position of this host", field="node_rank"),
+    "master_addr": values.Flag(help="where the scheduler listens (127.0.0.1)"),
+    "master_port": values.Flag(help="its port (8118)"),
+    "local_addr": values.Flag(help="address on which other hosts reach this one's workers"),
+    "role": values.Flag(help="for ROLE_NAME"),
+    "log_dir": values.Flag(values.path, "where logs go (logs)", field="log_dir"),
+    "tee": values.Flag(values.tee, "streams that are shown: 3, or 0:3,1:3", field="tail_worker_log"),
+    "local_ranks_filter": values.Flag(values.tail, "ranks whose log is shown", field="tail_worker_log"),
+    "signals_to_handle": values.Flag(
+        values.signals,
+        "further signals that ask the job to stop, as SIGTERM does: SIGUSR1,SIGUSR2",
+        field="signals_to_handle",
+    ),
+    "standbys": values.Flag(
+        values.standby_num,
+        "processes of this host that wait beside the workers, and take the rank of one that is lost (0)",
+        field="standby_num",
+    ),
+    "progress": values.Flag(
+        values.switch,
+        "False: no line below the others on a terminal that says how far training is (as of `recovery msrun`)",
+        field="progress",
+    ),
+}
+"""Those that take a value and mean something here. One without a reader is read with others. The last two are ours, not torchrun's."""
+
 RENDEZVOUS_PORT = 29400
 """Of an endpoint that names none, as torchrun has it."""
 _BACKENDS = ("c10d", "static")
@@ -121,7 +161,7 @@ def _torchelastic(given: Mapping[str, Any], spec: JobSpec, hosts: int) -> dict[s
 def _defaults(environment: Mapping[str, str]) -> dict[str, Any]:
     """What the environment says where nothing is typed (torch 2.13, torch.distributed.argparse_util)."""
     found: dict[str, Any] = {}
-    for name in _FLAGS:
+    for name in _OF_TORCHRUN:
         value = environment.get(f"{_PREFIX}{name.upper()}", "")
         if value and name in _SWITCHES:
             if value not in ("0", "1"):
@@ -139,38 +179,24 @@ def _defaults(environment: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
-_AS_THEY_ARE: dict[str, tuple[str, Callable[[str, str], Any]]] = {
-    "node_rank": ("node_rank", values.node_rank),
-    "max_restarts": ("max_restarts", values.max_restarts),
-    "log_dir": ("log_dir", values.path),
-    "tee": ("tail_worker_log", values.tee),
-    "signals_to_handle": ("signals_to_handle", values.signals),
-    "local_ranks_filter": ("tail_worker_log", values.tail),
-    "standbys": ("standby_num", values.standby_num),
-    "progress": ("progress", values.switch),
-    "continue_run": ("continue_run", values.switch),
-}
-"""Flags that mean the same in both (the last three are ours, not torchrun's): the field of `JobSpec`, and what reads the text."""
-_OURS = ("standbys", "progress", "continue_run")
 _SWITCHES = ("standalone", "module", "no_python", "run_path", "virtual_local_rank")
-_FLAGS = (
-    *("nnodes", "nproc_per_node", "rdzv_endpoint", "rdzv_id", "rdzv_conf", "standalone", "module"),
-    *("role", "master_addr", "master_port", "local_addr"),
-    *(name for name in (*_AS_THEY_ARE, *WITHOUT_EFFECT, *REFUSED) if name not in _OURS),
+_OF_TORCHRUN = (
+    *("standalone", "module"),
+    *(name for name in (*FLAGS, *WITHOUT_EFFECT, *REFUSED) if name not in ("standbys", "progress")),
 )
 _PREFIX = "PET_"
 
 
 def _as_they_are(given: Mapping[str, Any]) -> dict[str, Any]:
-    """By field of `JobSpec`."""
+    """What needs only to be read, by field of `JobSpec`."""
     if "tee" in given and "local_ranks_filter" in given:
         raise values.said_twice("tee", "local_ranks_filter", given["tee"])
-    # A switch of the command line is read already.
-    return {
-        field: read(name, given[name]) if isinstance(given[name], str) else given[name]
-        for name, (field, read) in _AS_THEY_ARE.items()
-        if name in given
+    found = {
+        flag.field: flag.read(name, given[name])
+        for name, flag in FLAGS.items()
+        if flag.field and flag.read is not None and name in given
     }
+    return {**found, "continue_run": given.get("continue_run")}
 
 
 def _hosts(text: str) -> int:

@@ -11,7 +11,7 @@ import signal
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from recovery.errors import SettingError
 
@@ -26,6 +26,17 @@ _FLAG = "--"
 
 
 _Choice = TypeVar("_Choice", bound=Enum)
+
+
+class Flag(NamedTuple):
+    """One flag of a command that starts jobs."""
+
+    read: Callable[[str, str], Any] | None = None
+    """From (flag, text as typed) to the value; raises a named error. None: it says something only with others."""
+    help: str = ""
+    aliases: tuple[str, ...] = ()
+    field: str = ""
+    """Of `JobSpec`, where the flag's value is all that is to be known for it."""
 
 
 def refuse(flag: str, text: object, rule: str, example: str) -> SettingError:

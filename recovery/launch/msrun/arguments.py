@@ -6,28 +6,20 @@ words.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import msgspec
 
 from recovery.errors import SettingError
 from recovery.launch import flag_values as values
+from recovery.launch.flag_values import Flag
 from recovery.launch.job_spec import DryRun, JobSpec, Rejoin, Restart, StartMethod
 from recovery.launch.msrun.binding_file import BindFile
 from recovery.launch.msrun.bindings import Bindings, CpuBinding, read_binding, read_numa_binding
 
 _WORKERS = 8
-
-
-class Flag(NamedTuple):
-    """How a field is typed."""
-
-    read: Callable[[str, str], Any]
-    """From (flag, text as typed) to the value; raises a named error."""
-    help: str
-    aliases: tuple[str, ...] = ()
 
 
 class Arguments(msgspec.Struct, frozen=True, kw_only=True):
