@@ -1,4 +1,4 @@
-"""`recovery msrun`: every field of `Arguments` that is a flag is an option of this command."""
+"""`recovery msrun`: each of its flags is an option of this command."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import typer
 
 from recovery.cli.start import is_typed, launch_and_sum_up, parameter
 from recovery.errors import UsageError
-from recovery.launch.msrun.arguments import Arguments
+from recovery.launch.job_spec import JobSpec
+from recovery.launch.msrun.flags import FLAGS, job_spec
 
 _SECRETS = {
     "password": "Write it into a file of mode 0600, and give --client_password_file or --server_password_file.",
@@ -34,34 +35,28 @@ def msrun(context: typer.Context, **_: Any) -> None:
     # With the configuration, which --help and a wrong flag need none of.
     from recovery.launch.msrun.host_check import check_host  # noqa: PLC0415 - as above
 
-    given = arguments_of(context)
-    spec = given.job_spec()
-    check_host(given)
+    typed = _typed(context)
+    spec = job_spec(typed, context.params["task"] or ())
+    check_host(typed, spec.worker_num)
     raise typer.Exit(launch_and_sum_up(spec, os.environ))  # noqa: TID251 - handed on to the processes
 
 
-def arguments_of(context: typer.Context) -> Arguments:
-    """What was typed.
-
-    Raises:
-        SettingError: a name and its other spelling are both given.
-    """
-    values = dict(context.params)
-    task = values.pop("task") or ()
-    return Arguments.of({name: value for name, value in values.items() if is_typed(context, name)}, task)
+def _typed(context: typer.Context) -> dict[str, Any]:
+    """The flags that were given."""
+    return {
+        name: value for name, value in context.params.items() if name in FLAGS and is_typed(context, name)
+    }
 
 
 def _parameters() -> Iterator[Parameter]:
     """The command's parameters, as Typer reads them from a function."""
     yield parameter("context", typer.Context, default=Parameter.empty)
-    for field in msgspec.structs.fields(Arguments):
-        for flag in getattr(field.type, "__metadata__", ()):
-            names = [f"--{name}" for name in (field.name, *flag.aliases)]
-            option = typer.Option(
-                *names, parser=_reader(field.name, flag.read), metavar="VALUE", help=flag.help
-            )
-            default = None if field.default is msgspec.NODEFAULT else field.default
-            yield parameter(field.name, Annotated[str | None, option], default)
+    defaults = {field.name: field.default for field in msgspec.structs.fields(JobSpec)}
+    for name, flag in FLAGS.items():
+        names = [f"--{name}" for name in (name, *flag.aliases)]
+        option = typer.Option(*names, parser=_reader(name, flag.read), metavar="VALUE", help=flag.help)
+        default = defaults.get(flag.field) if flag.default is None and name == flag.field else flag.default
+        yield parameter(name, Annotated[str | None, option], default)
     for name, instead in _SECRETS.items():
         option = typer.Option(f"--{name}", parser=_refuser(name, instead), hidden=True)
         yield parameter(name, Annotated[str | None, option])

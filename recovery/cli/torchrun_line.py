@@ -194,7 +194,7 @@ def _as_they_are(given: Mapping[str, Any]) -> dict[str, Any]:
     found = {
         flag.field: flag.read(name, given[name])
         for name, flag in FLAGS.items()
-        if flag.field and flag.read is not None and name in given
+        if flag.field and name in given
     }
     return {**found, "continue_run": given.get("continue_run")}
 

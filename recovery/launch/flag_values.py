@@ -28,13 +28,20 @@ _FLAG = "--"
 _Choice = TypeVar("_Choice", bound=Enum)
 
 
+def as_typed(_flag: str, text: str) -> str:
+    """Read what says something only with other flags."""
+    return text
+
+
 class Flag(NamedTuple):
     """One flag of a command that starts jobs."""
 
-    read: Callable[[str, str], Any] | None = None
-    """From (flag, text as typed) to the value; raises a named error. None: it says something only with others."""
+    read: Callable[[str, str], Any] = as_typed
+    """From (flag, text as typed) to the value; raises a named error."""
     help: str = ""
     aliases: tuple[str, ...] = ()
+    default: object = None
+    """For help; None: there is none, or that of the field."""
     field: str = ""
     """Of `JobSpec`, where the flag's value is all that is to be known for it."""
 

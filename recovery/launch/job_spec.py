@@ -128,9 +128,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     continue_run: bool | None = None
     """Does a finished job's run go on from its last checkpoint, or does its next run begin? None: MS_CONTINUE says it."""
 
-    join: bool
+    join: bool = False
     """Does the launcher stay in the foreground?"""
-    log_dir: Path
+    log_dir: Path = Path()
     worker_log_name: str = "worker"
     """May hold `{ip}` and `{hostname}`."""
     tail_worker_log: tuple[int, ...] | None = None

@@ -90,7 +90,7 @@ def test_every_public_name_is_loaded_from_its_home() -> None:
     assert [name for name, what in loaded.items() if getattr(what, "__name__", name) != name] == []
 
 
-def test_other_packages_enter_the_launcher_by_seven_names() -> None:
+def test_other_packages_enter_the_launcher_by_eight_names() -> None:
     package = ROOT / "recovery"
     imported = {
         (node.module, one.name)
@@ -107,7 +107,8 @@ def test_other_packages_enter_the_launcher_by_seven_names() -> None:
         ("recovery.launch.command", "launch"),
         ("recovery.launch.credentials", "of_viewer"),
         ("recovery.launch.job_spec", "JobSpec"),
-        ("recovery.launch.msrun.arguments", "Arguments"),
+        ("recovery.launch.msrun.flags", "FLAGS"),
+        ("recovery.launch.msrun.flags", "job_spec"),
         ("recovery.launch.msrun.host_check", "check_host"),
     }
 

@@ -11,7 +11,7 @@ import pytest
 
 from recovery.errors import RecoveryError
 from tests.launch.test_placement import placed
-from tests.launch.typed import parse
+from tests.launch.typed import job
 
 
 def file_of(tmp_path: Path, content: Any) -> Path:
@@ -120,7 +120,7 @@ def test_each_mistake_is_named(tmp_path: Path, content: Any, says: str) -> None:
     path = file_of(tmp_path, content)
 
     with pytest.raises(RecoveryError) as caught:
-        parse([f"--bind_numa={path}", "train.py"])
+        job([f"--bind_numa={path}", "train.py"])
 
     assert str(caught.value).startswith("SETTING_RANGE: --bind_numa=")
     assert says in str(caught.value)
@@ -128,4 +128,4 @@ def test_each_mistake_is_named(tmp_path: Path, content: Any, says: str) -> None:
 
 def test_a_file_that_is_not_there_is_named() -> None:
     with pytest.raises(RecoveryError, match="No such file"):
-        parse(["--bind_numa=none.json", "train.py"])
+        job(["--bind_numa=none.json", "train.py"])

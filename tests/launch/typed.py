@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from recovery.cli.main import load
-from recovery.cli.msrun import arguments_of
+from recovery.cli.msrun import _typed
 from recovery.launch.job_spec import JobSpec
-from recovery.launch.msrun.arguments import Arguments
+from recovery.launch.msrun.flags import job_spec
 
 
-def parse(words: Sequence[str]) -> Arguments:
-    """As `recovery msrun` reads them.
+def job(words: Sequence[str]) -> JobSpec:
+    """The job, as `recovery msrun` reads it.
 
     Args:
         words: without the command's own name.
     """
-    return arguments_of(load("msrun").make_context("recovery msrun", [*words]))
-
-
-def job(words: Sequence[str]) -> JobSpec:
-    """The same for the launcher."""
-    return parse(words).job_spec()
+    context = load("msrun").make_context("recovery msrun", [*words])
+    return job_spec(_typed(context), context.params["task"] or ())

@@ -6,28 +6,27 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from typer.testing import CliRunner
 
 from recovery.cli.main import app
 from recovery.errors import RecoveryError, UsageError
-from recovery.launch.job_spec import Rejoin, Restart, StartMethod
-from recovery.launch.msrun.arguments import Arguments
-from tests.launch.typed import job, parse
+from recovery.launch.job_spec import DryRun, Rejoin, Restart, StartMethod
+from recovery.launch.msrun.bindings import Bindings
+from recovery.launch.msrun.flags import FLAGS
+from tests.launch.typed import job
 
 SCRIPT = "train.py"
-FLAGS = {field.name for field in msgspec.structs.fields(Arguments) if hasattr(field.type, "__metadata__")}
 
 
 def test_defaults_are_those_of_msrun() -> None:
-    given = parse([SCRIPT])
+    given = job([SCRIPT])
 
     assert (given.worker_num, given.local_worker_num) == (8, 8)
     assert (given.master_addr, given.master_port, given.node_rank) == ("127.0.0.1", 8118, -1)
     assert (given.log_dir, given.join, given.cluster_time_out) == (Path(), False, 600)
-    assert (given.bind_core, given.bind_numa, given.sim_level, given.sim_rank_id) == (False, False, -1, -1)
-    assert (given.rank_table_file, given.worker_log_name, given.tail_worker_log) == (None, "worker", None)
+    assert (given.bind, given.dry_run) == (Bindings(core=False, numa=False, workers=8), None)
+    assert (given.variables, given.worker_log_name, given.tail_worker_log) == ({}, "worker", None)
     assert (given.rejoin, given.standby_num) == (Rejoin.NEW, 0)
     assert (given.max_restarts, given.task) == (3, (SCRIPT,))
 
@@ -52,12 +51,21 @@ def test_defaults_are_those_of_msrun() -> None:
         (["--log_dir=a/b"], "log_dir", Path("a/b")),
         (["--join=True"], "join", True),
         (["--cluster_time_out=-1"], "cluster_time_out", -1),
-        (["--bind_core=True"], "bind_core", True),
-        (['--bind_core={"device0": ["0-1,3"]}'], "bind_core", {"device0": ["0-1,3"]}),
-        (['--bind_numa={"scheduler": ["0"]}'], "bind_numa", {"scheduler": ["0"]}),
-        (["--sim_level=3"], "sim_level", 3),
-        (["--sim_rank_id=7"], "sim_rank_id", 7),
-        (["--rank_table_file=t.json"], "rank_table_file", Path("t.json")),
+        (["--bind_core=True"], "bind", Bindings(core=True, numa=False, workers=8)),
+        (
+            ['--bind_core={"device0": ["0-1,3"]}'],
+            "bind",
+            Bindings(core={"device0": ["0-1,3"]}, numa=False, workers=8),
+        ),
+        (
+            ['--bind_numa={"scheduler": ["0"]}'],
+            "bind",
+            Bindings(core=False, numa={"scheduler": ["0"]}, workers=8),
+        ),
+        (["--sim_level=3"], "dry_run", DryRun(3, 0)),
+        (["--sim_level=3", "--sim_rank_id=7"], "dry_run", DryRun(3, 7)),
+        (["--sim_rank_id=7"], "dry_run", None),
+        (["--rank_table_file=t.json"], "variables", {"RANK_TABLE_FILE": "t.json"}),
         (["--worker_log_name=w_{ip}_{hostname}"], "worker_log_name", "w_{ip}_{hostname}"),
         (["--tail_worker_log=0,3"], "tail_worker_log", (0, 3)),
         (["--tail_worker_log=-1"], "tail_worker_log", None),
@@ -70,14 +78,16 @@ def test_defaults_are_those_of_msrun() -> None:
         (["--rejoin=same"], "rejoin", Rejoin.SAME),
         (["--rejoin=proof"], "rejoin", Rejoin.PROOF),
         (["--standby-num=2"], "standby_num", 2),
-        (["--enable_ssl=True"], "enable_ssl", True),
-        (["--config-file-path=c.json"], "config_file_path", Path("c.json")),
+        (["--enable_ssl=True"], "variables", {"MS_ENABLE_SSL": "1"}),
+        (["--config-file-path=/c.json"], "variables", {"MS_CONFIG_FILE_PATH": "/c.json"}),
+        (["--client-password-file=/c"], "variables", {"MS_CLIENT_PASSWORD_FILE": "/c"}),
+        (["--continue=True"], "continue_run", True),
         (["--progress=False"], "progress", False),
         (["--start-method=spawn"], "start_method", StartMethod.SPAWN),
     ],
 )
 def test_every_flag_is_read(words: list[str], field: str, value: Any) -> None:
-    assert getattr(parse([*words, SCRIPT]), field) == value
+    assert getattr(job([*words, SCRIPT]), field) == value
 
 
 MISTAKES = {
@@ -133,7 +143,7 @@ def test_every_bad_value_is_refused_in_one_line(word: str) -> None:
 
 def test_every_flag_has_a_bad_value_here() -> None:
     tried = {word.partition("=")[0].removeprefix("--") for word in MISTAKES}
-    assert tried == FLAGS
+    assert tried == set(FLAGS)
 
 
 def test_ranks_that_the_job_does_not_have_are_refused() -> None:
@@ -150,7 +160,7 @@ def test_a_dry_run_has_no_standbys() -> None:
 
 def test_one_way_to_say_which_logs_are_shown() -> None:
     with pytest.raises(RecoveryError, match=r"--tee=.* says the same as --tail_worker_log"):
-        parse(["--tee=3", "--tail_worker_log=0", SCRIPT])
+        job(["--tee=3", "--tail_worker_log=0", SCRIPT])
 
 
 def test_nothing_to_start_is_refused() -> None:
@@ -159,7 +169,7 @@ def test_nothing_to_start_is_refused() -> None:
 
 
 def test_what_comes_after_the_script_is_the_scripts_own() -> None:
-    given = parse(["--worker_num=2", "pytest", "-s", "-v", "train.py", "--join=perhaps"])
+    given = job(["--worker_num=2", "pytest", "-s", "-v", "train.py", "--join=perhaps"])
     assert given.task == ("pytest", "-s", "-v", "train.py", "--join=perhaps")
 
 
@@ -174,7 +184,7 @@ def test_an_unknown_shortened_or_empty_flag_is_a_usage_error(word: str) -> None:
 @pytest.mark.parametrize("flag", ["--log_dir", "--worker_log_name", "--config_file_path", "--worker_num"])
 def test_a_flag_without_its_value_does_not_take_the_next_flag_for_one(flag: str) -> None:
     with pytest.raises(RecoveryError, match=rf"{flag}='--join=True': must be"):
-        parse([flag, "--join=True", SCRIPT])
+        job([flag, "--join=True", SCRIPT])
 
 
 @pytest.mark.parametrize("word", ["-h", "--help"])
@@ -189,7 +199,7 @@ def test_help_names_every_flag(word: str) -> None:
 
 
 def test_words_that_are_no_text_reach_the_script_as_they_are() -> None:
-    given = parse(["--log_dir=a\udcff", "t\udcff.py", "--", "-x\udcff"])
+    given = job(["--log_dir=a\udcff", "t\udcff.py", "--", "-x\udcff"])
     assert (given.log_dir, given.task) == (Path("a\udcff"), ("t\udcff.py", "--", "-x\udcff"))
 
 
@@ -199,7 +209,7 @@ def test_words_that_are_no_text_reach_the_script_as_they_are() -> None:
 @pytest.mark.parametrize("spelt", ["--{}=a canary", "--{}"])
 def test_a_secret_is_no_argument_and_is_not_shown(flag: str, spelt: str) -> None:
     with pytest.raises(UsageError) as caught:
-        parse([spelt.format(flag), "--worker_num=1", SCRIPT])
+        job([spelt.format(flag), "--worker_num=1", SCRIPT])
 
     assert str(caught.value).startswith(
         f"USAGE: --{flag.replace('-', '_')}: every user of this host can read"
@@ -208,4 +218,4 @@ def test_a_secret_is_no_argument_and_is_not_shown(flag: str, spelt: str) -> None
 
 
 def test_what_the_script_takes_as_a_password_is_its_own_matter() -> None:
-    assert parse(["--worker_num=1", SCRIPT, "--password=x"]).task == (SCRIPT, "--password=x")
+    assert job(["--worker_num=1", SCRIPT, "--password=x"]).task == (SCRIPT, "--password=x")
