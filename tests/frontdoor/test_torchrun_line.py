@@ -190,3 +190,28 @@ def test_a_flag_without_a_counterpart_is_refused_with_what_to_type(
     with pytest.raises(SettingError) as refused:
         read(**given)
     assert next_step in str(refused.value)
+
+
+def test_logs_that_are_shown_are_named_by_one_flag() -> None:
+    with pytest.raises(SettingError, match=r"--tee=.* says the same as --local_ranks_filter, which is given"):
+        read(tee="3", local_ranks_filter="0")
+
+
+def test_nothing_to_start_is_refused() -> None:
+    with pytest.raises(SettingError, match="task_script is missing"):
+        torchrun_line.read({}, (), MACHINE)
+
+
+def test_workers_find_torchruns_variables_and_the_address_that_was_named() -> None:
+    read_as = job(nnodes="2", nproc_per_node="4", node_rank="1", rdzv_id="a", role="b", local_addr="10.0.0.2")
+    assert read_as.variables == {"MS_WORKER_IP": "10.0.0.2"}
+    assert read_as.worker_variables == {
+        "TORCHELASTIC_RUN_ID": "a",
+        "TORCHELASTIC_MAX_RESTARTS": "3",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "GROUP_RANK": "1",
+        "GROUP_WORLD_SIZE": "2",
+        "ROLE_NAME": "b",
+        "ROLE_WORLD_SIZE": "8",
+    }
+    assert (job().worker_variables["TORCHELASTIC_RUN_ID"], job().log_dir) == ("none", Path("logs"))
