@@ -29,8 +29,6 @@ Rows = Annotated[Format, typer.Option("--format", help="table, json, ndjson or c
 AsJson = Annotated[bool, typer.Option("--json", help="for programs: one JSON document")]
 Yes = Annotated[bool, typer.Option("--yes", help="do not ask")]
 
-RUN_PATH = "recovery"
-"""Where `recovery run` keeps a job whose MS_RECOVERY_PATH is not set, below the working directory."""
 FOUND = 1
 """Exit code of a check that found something."""
 

@@ -12,8 +12,7 @@ import typer
 
 from recovery.cli import torchrun_line
 from recovery.cli.devices_seen import devices_seen
-from recovery.cli.options import RUN_PATH
-from recovery.cli.start import is_typed, launch_and_sum_up, parameter
+from recovery.cli.start import RUN_PATH, is_typed, launch_and_sum_up, parameter
 from recovery.transport.local_address import reserved_port
 
 _CONTINUE = "a finished job's path: its run goes on from its last checkpoint, to a later end; or its next run begins at step 0"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from recovery import config
-from recovery.cli.options import RUN_PATH
+from recovery.cli.start import RUN_PATH
 from recovery.core.converter import Converter
 from recovery.core.records import EventRecord
 from recovery.errors import SettingError, UsageError

@@ -11,6 +11,9 @@ import typer
 from recovery.launch.job_spec import JobSpec
 from recovery.store.paths import scheduler_path
 
+RUN_PATH = "recovery"
+"""Where `recovery run` keeps a job whose MS_RECOVERY_PATH is not set, below the working directory."""
+
 
 def launch_and_sum_up(spec: JobSpec, environment: Mapping[str, str]) -> int:
     """Start and watch a job, and say how it went. Gives the exit code.
