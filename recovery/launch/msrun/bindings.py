@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -33,12 +33,55 @@ class Bindings(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             SettingError: the host does not have what is named.
         """
-        by_file = isinstance(self.numa, BindFile) and place in self.numa.cpus
-        cpus = cpus_of(
-            self.numa if by_file else self.core, place, index=index, workers=self.workers, available=host.cpus
-        )
-        prefix = numactl_of(self.numa, place, index=index, workers=self.workers, nodes=host.numa_nodes)
-        return Bound(cpus, prefix)
+        return Bound(self._cpus(place, index, host.cpus), self._numactl(place, index, host.numa_nodes))
+
+    def _cpus(self, place: str, index: int, available: Sequence[int]) -> tuple[int, ...]:
+        """Its processors; none: all."""
+        if isinstance(self.numa, BindFile) and place in self.numa.cpus:
+            field, texts = "--bind_numa", [self.numa.cpus[place]]
+        elif isinstance(self.core, bool):
+            if not self.core or place == "scheduler":
+                return ()
+            ordered, workers = sorted(available), self.workers
+            begin, end = len(ordered) * index // workers, len(ordered) * (index + 1) // workers
+            return tuple(ordered[begin:end] or [ordered[begin]])
+        else:
+            field, texts = "--bind_core", self.core.get(place, [])
+        named = tuple(_expanded(texts))
+        absent = sorted(set(named) - set(available))
+        if absent:
+            raise SettingError(
+                "SETTING_CONFLICT",
+                field=field,
+                value=f"{place}: {texts}",
+                rule=f"processor {absent[0]} is not among this host's ({_shown(available)})",
+                next_step=f"Name processors that are there, or give {field}=True to share them evenly.",
+            )
+        return named
+
+    def _numactl(self, place: str, index: int, nodes: Sequence[int]) -> tuple[str, ...]:
+        """What is put before its command so that memory and processors are of one node; nothing: wherever it likes."""
+        if isinstance(self.numa, bool):
+            if not self.numa or place == "scheduler":
+                return ()
+            memory = cpus = [nodes[index * len(nodes) // self.workers]]
+        elif isinstance(self.numa, BindFile):
+            memory = _expanded([self.numa.memory_nodes.get(place, "")])
+            cpus = _expanded([self.numa.cpu_nodes.get(place, "")])
+        else:
+            memory = cpus = _expanded(self.numa.get(place, []))
+        named = sorted({*memory, *cpus})
+        if not set(named) <= set(nodes):
+            raise SettingError(
+                "SETTING_CONFLICT",
+                field="--bind_numa",
+                value=f"{place}: {named}",
+                rule=f"this host's memory nodes are {_shown(nodes)}",
+                next_step="Name nodes that are there, or give --bind_numa=True to share them evenly.",
+            )
+        bound = [f"--membind={_shown(memory)}"] if memory else []
+        bound += [f"--cpunodebind={_shown(cpus)}"] if cpus else []
+        return ("numactl", *bound) if bound else ()
 
 
 def read_binding(flag: str, text: str) -> CpuBinding:
@@ -72,92 +115,10 @@ def read_numa_binding(flag: str, text: str) -> CpuBinding | BindFile:
     return read_binding(flag, text)
 
 
-def cpus_of(
-    binding: CpuBinding | BindFile, place: str, *, index: int, workers: int, available: Sequence[int]
-) -> tuple[int, ...]:
-    """Processors of one process; none: wherever it likes.
-
-    Args:
-        binding: --bind_core, or the file of --bind_numa.
-        place: `scheduler` or `device<n>`.
-        index: of the worker on this host; its share of an even division.
-        workers: on this host.
-        available: processors of this host that may be used.
-
-    Raises:
-        SettingError: a processor is named that is not there.
-    """
-    if isinstance(binding, bool):
-        if not binding or place == "scheduler":
-            return ()
-        ordered = sorted(available)
-        begin, end = len(ordered) * index // workers, len(ordered) * (index + 1) // workers
-        return tuple(ordered[begin:end] or [ordered[begin]])
-    if isinstance(binding, BindFile):
-        field, texts = "--bind_numa", _listed(binding.cpus, place)
-    else:
-        field, texts = "--bind_core", tuple(binding.get(place, ()))
-    named = tuple(_expanded(texts))
-    absent = sorted(set(named) - set(available))
-    if absent:
-        raise SettingError(
-            "SETTING_CONFLICT",
-            field=field,
-            value=f"{place}: {list(texts)}",
-            rule=f"processor {absent[0]} is not among this host's ({_shown(available)})",
-            next_step=f"Name processors that are there, or give {field}=True to share them evenly.",
-        )
-    return named
-
-
-def numactl_of(
-    binding: CpuBinding | BindFile, place: str, *, index: int, workers: int, nodes: Sequence[int]
-) -> tuple[str, ...]:
-    """What is put before the command so that memory and processors are of one node; nothing: wherever it likes.
-
-    Args:
-        binding: --bind_numa.
-        place: `scheduler` or `device<n>`.
-        index: of the worker on this host; its share of an even division.
-        workers: on this host.
-        nodes: memory nodes of this host.
-
-    Raises:
-        SettingError: a node is named that is not there.
-    """
-    if isinstance(binding, bool):
-        if not binding or place == "scheduler":
-            return ()
-        memory = cpus = [nodes[index * len(nodes) // workers]]
-    elif isinstance(binding, BindFile):
-        memory = _expanded(_listed(binding.memory_nodes, place))
-        cpus = _expanded(_listed(binding.cpu_nodes, place))
-    else:
-        memory = cpus = _expanded(binding.get(place, ()))
-    named = sorted({*memory, *cpus})
-    if not named:
-        return ()
-    if not set(named) <= set(nodes):
-        raise SettingError(
-            "SETTING_CONFLICT",
-            field="--bind_numa",
-            value=f"{place}: {named}",
-            rule=f"this host's memory nodes are {_shown(nodes)}",
-            next_step="Name nodes that are there, or give --bind_numa=True to share them evenly.",
-        )
-    bound = [f"--membind={_shown(memory)}"] if memory else []
-    bound += [f"--cpunodebind={_shown(cpus)}"] if cpus else []
-    return ("numactl", *bound)
-
-
-def _listed(by_place: Mapping[str, str], place: str) -> tuple[str, ...]:
-    return (by_place[place],) if place in by_place else ()
-
-
 def _expanded(texts: Iterable[str]) -> list[int]:
     """`0-2,5`: 0, 1, 2, 5."""
     found: list[int] = []
-    for part in (part for text in texts for part in text.split(",")):
+    for part in (part for text in texts for part in text.split(",") if part):
         first, _, last = part.partition("-")
         found += range(int(first), int(last or first) + 1)
     return found
