@@ -19,7 +19,7 @@ import torch
 
 from recovery.torch.kept_generators import KeptGenerator, kinds
 from recovery.torch.module_names import bare
-from recovery.torch.sampled_order import parts_of
+from recovery.torch.sampled_order import generators_of, parts_of
 
 _logger = logging.getLogger("recovery.torch")
 
@@ -152,8 +152,7 @@ def _of_loaders(values: Iterable[Any]) -> Iterator[Any]:
     """Generators of torch's loaders and of their samplers, which decide an order."""
     for loader in values:
         if isinstance(loader, torch.utils.data.DataLoader):
-            for part in (loader, loader.sampler, getattr(loader.batch_sampler, "sampler", None)):
-                yield getattr(part, "generator", None)
+            yield from generators_of(loader)
 
 
 def _frames_of_program() -> Iterator[types.FrameType]:

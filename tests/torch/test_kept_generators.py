@@ -6,7 +6,7 @@ import gc
 import logging
 import random
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, RandomSampler, Sampler
 from typing_extensions import override
 
 from recovery.errors import CheckpointStateError
@@ -113,6 +113,28 @@ def test_one_that_is_a_part_or_in_an_extra_state_is_not(said: Callable[[], list[
     kept = Saving(nn.Identity())
     vars(kept)["rng"] = random.Random(1)
     TrainState(model=[Noisy(rng), kept], noise=rng).begin()
+    assert not said()
+
+
+class Inside(Sampler[int]):
+    """The order of a sampler inside it."""
+
+    def __init__(self, inside: RandomSampler) -> None:
+        self._inside = inside
+
+    @override
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._inside)
+
+
+def test_one_of_a_sampler_inside_another_of_a_loader_is_not(said: Callable[[], list[str]]) -> None:
+    def train() -> None:
+        rng = torch.Generator()
+        loader: DataLoader[Any] = DataLoader([1, 2], sampler=Inside(RandomSampler([1, 2], generator=rng)))  # type: ignore[arg-type]
+        TrainState(model=nn.Linear(1, 1)).begin()
+        uses(rng, loader)
+
+    train()
     assert not said()
 
 
