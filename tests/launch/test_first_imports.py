@@ -35,6 +35,10 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("packages")
     for name in ("first", "second"):
         (directory / f"{name}.py").write_text(PACKAGE)
+    (directory / "probes.py").write_text(
+        "from importlib.util import find_spec\nspecs = map(find_spec, ('optional', 'loads'))\n"
+        "found = [spec and (spec.origin or [*spec.submodule_search_locations]) for spec in specs]\n"
+    )
     (directory / "third").mkdir()
     (directory / "third" / "__init__.py").write_text("import second\nfrom first import seen\n")
     (directory / "third" / "below.py").write_text("")
@@ -47,13 +51,15 @@ def environment_of(packages: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-NAMES = ("third", "first", "second", "third.below", "loads", "recovery")
+NAMES = ("third", "first", "second", "third.below", "probes", "loads", "recovery")
 
 
 @pytest.fixture(scope="module")
 def template(packages: Path) -> Iterator[Template]:
     prepare = Prepare(
-        modules=NAMES, compared=tuple({name.partition(".")[0] for name in NAMES}), of_one=("RANK",)
+        modules=NAMES,
+        compared=tuple({name.partition(".")[0] for name in NAMES}),
+        of_one=("RANK",),
     )
     with ready_template(prepare, environment_of(packages)) as made:
         yield made
@@ -197,6 +203,30 @@ def test_a_module_of_its_name_beside_the_script(template: Template, packages: Pa
     (tmp_path / "train.py").write_text("import sys\nprint('local_settings' in sys.modules)\n" + SHOWS)
     [said], _ = both(template, packages, tmp_path, "train.py")
     assert f"{tmp_path / 'local_settings.py'} has the name of a module" in said
+
+
+@pytest.mark.parametrize("name", ["optional.py", "loads.py", "optional/"])
+def test_a_module_of_a_name_that_an_import_only_looks_for(
+    template: Template, packages: Path, tmp_path: Path, name: str
+) -> None:
+    """As packages do that use others where they are installed (`find_spec`)."""
+    if name.endswith("/"):
+        (tmp_path / name).mkdir()
+    else:
+        (tmp_path / name).write_text("")
+    (tmp_path / "train.py").write_text("import probes\nprint(probes.found)\n")
+    [said], [shown] = both(template, packages, tmp_path, "train.py")
+    assert f"{tmp_path / name} has the name of a module" in said
+    assert str(tmp_path / name) in shown
+
+
+def test_a_directory_that_is_no_package_and_has_the_name_of_one_that_is_installed(
+    template: Template, packages: Path, tmp_path: Path
+) -> None:
+    for name in ("loads", "recovery", "json"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "train.py").write_text("import probes\nprint(probes.found)\n" + SHOWS)
+    assert both(template, packages, tmp_path, "train.py")[0] == []
 
 
 def test_it_keeps_its_id_its_parent_and_its_log(template: Template, packages: Path, tmp_path: Path) -> None:

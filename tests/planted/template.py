@@ -152,7 +152,7 @@ TEMPLATE: tuple[Bug, ...] = (
         "forked workers go on with the modules of a package that was installed anew",
         "I20",
         "launch/forkserver/template_checks.py",
-        "Files.__init__",
+        "loaded_files",
         "(*installed, *(file for file in files if not file.startswith(within)))",
         "[file for file in files if not file.startswith(within)]",
         (f"{_AHEAD}::test_an_installation_makes_it_stale",),

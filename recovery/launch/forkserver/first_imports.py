@@ -152,7 +152,10 @@ class FirstImports(MetaPathFinder):
             yield f"{file} has the name of a module that the template has looked for elsewhere"
 
     def _hiding(self, directory: str) -> Iterator[str]:
-        """Files of modules there, which would be found first; not those that were. Nothing where it cannot be looked at."""
+        """Modules there, which would be found first; not those that were. Nothing where it cannot be looked at.
+
+        A directory without a file of a package is one where nothing else is found.
+        """
         with contextlib.suppress(OSError):
             entries = {entry.partition(".")[0] for entry in os.listdir(directory or os.curdir)}  # noqa: PTH208 - names
             for name in sorted(entries & self._imported.names):
@@ -160,6 +163,8 @@ class FirstImports(MetaPathFinder):
                 loaded = getattr(sys.modules.get(name) or self._waiting.get(name), "__file__", None) or ""
                 if spec and spec.origin and os.path.realpath(spec.origin) != os.path.realpath(loaded):
                     yield spec.origin
+                if spec and not (spec.origin or loaded or PathFinder.find_spec(name, self._imported.path)):
+                    yield os.path.join(directory, name)  # noqa: PTH118 - as above
 
     def _state(self) -> dict[str, set[str]]:
         """What a program may change, and an import may look at."""

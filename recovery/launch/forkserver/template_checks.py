@@ -1,8 +1,11 @@
-"""The imports of a template: what they look for and do besides, and what makes it unsafe to fork, or stale."""
+"""What a template's imports have done: what makes it unsafe to fork, what its forks must make up for, and what makes it stale.
+
+A difference of environment, search path and interpreter flags each fork finds by itself, where its script imports (first_imports.py). Here is
+what it could not find there: what the imports have kept of the process in which they ran.
+"""
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import gc
 import importlib
@@ -13,9 +16,13 @@ import sysconfig
 import tempfile
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.abc import MetaPathFinder
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+
+from typing_extensions import override
 
 from recovery import process_conditions
 from recovery.frameworks import FRAMEWORKS, used
@@ -25,16 +32,19 @@ from recovery.launch.forkserver.fork_messages import Prepare
 _READ_AGAIN = {name for framework in FRAMEWORKS for name in framework.read_again}
 
 
-class _Notes:
-    """While the imports run."""
+class _Notes(MetaPathFinder):
+    """While the imports run. As the first finder it is asked for whatever is looked for."""
 
     def __init__(self) -> None:
-        self.uses: defaultdict[str, set[str]] = defaultdict(set)
-        """By package: those that it imports, found or not."""
+        self.names: set[str] = set()
         self.variables: set[str] = set()
         """Of the environment, that were asked for."""
-        self.generators: list[random.Random] = []
+        self.generators: dict[int, random.Random] = {}
         """Seeded from the system, so that each worker's would be another."""
+
+    @override
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None, /) -> None:
+        self.names.add(name)
 
 
 def import_all(request: Prepare, own: int) -> Imported | str:
@@ -48,24 +58,23 @@ def import_all(request: Prepare, own: int) -> Imported | str:
         os.environ.pop(variable, None)  # noqa: TID251 - each process has another one
     conditions, path, old = process_conditions.note(), [*sys.path], {**os.environb}  # noqa: TID251 - to see what an import sets
     with _noted() as notes:
-        reason = _import_each(request.modules)
-        uses = {package: frozenset(used) for package, used in notes.uses.items()}
-        reason = reason or _import_each(request.besides)
+        uses: defaultdict[str, frozenset[str]] = defaultdict(frozenset)
+        reason = _import_each(request.modules, uses) or _import_each(request.besides, defaultdict(frozenset))
     new = {**os.environb}  # noqa: TID251 - as above
-    changed = [difference.name for difference in process_conditions.differing(conditions)]
-    changed += ["sys.path"] * (sys.path[: len(path)] != path) + sorted(
-        map(os.fsdecode, old.keys() - new.keys())
-    )
+    changed = [
+        *(difference.name for difference in process_conditions.differing(conditions)),
+        *(["sys.path"] if sys.path[: len(path)] != path else []),
+        *sorted(map(os.fsdecode, old.keys() - new.keys())),
+    ]
     if reason := reason or next(_reasons(notes, changed, own, request), ""):
         return reason
-    names = {name.partition(".")[0] for name in sys.modules}.union(*notes.uses.values())
     return Imported(
         compared=frozenset(request.compared),
         uses=uses,
-        names=frozenset(names.difference(("__main__",), sys.builtin_module_names)),
+        names=_packages({*sys.modules, *notes.names}).difference(("__main__",), sys.builtin_module_names),
         path=tuple(sys.path),
         variables={name: (old.get(name), value) for name, value in new.items() if old.get(name) != value},
-        generators=tuple(notes.generators),
+        generators=tuple(notes.generators.values()),
     )
 
 
@@ -73,17 +82,11 @@ def import_all(request: Prepare, own: int) -> Imported | str:
 def _noted() -> Iterator[_Notes]:
     """Note it for as long as this lasts."""
     notes = _Notes()
-    import_module, seed, environment = builtins.__import__, random.Random.seed, type(os.environ)  # noqa: TID251 - to see what imports ask for
-    patched: Any = (builtins, random.Random, os.environ)  # noqa: TID251 - as above
-
-    def noting_import(name: str, of: Any = None, *more: Any, **named: Any) -> Any:
-        # The fifth argument is not 0 where the name is relative.
-        if not more[2:3] or not more[2]:
-            notes.uses[((of or {}).get("__name__") or "").partition(".")[0]].add(name.partition(".")[0])
-        return import_module(name, of, *more, **named)
+    seed, environment = random.Random.seed, type(os.environ)  # noqa: TID251 - to see what imports ask for
 
     def noting_seed(self: random.Random, a: Any = None, version: int = 2) -> None:
-        notes.generators = [each for each in notes.generators if each is not self] + [self] * (a is None)
+        notes.generators.pop(id(self), None)
+        notes.generators.update({id(self): self} if a is None else {})
         seed(self, a, version)
 
     class Noting(environment):  # type: ignore[misc,valid-type] # the one of `os` has no name
@@ -92,17 +95,14 @@ def _noted() -> Iterator[_Notes]:
                 notes.variables.add(name)
             return super().__getitem__(name)
 
-    def patch(*replacements: Any) -> None:
-        for owner, attribute, value in zip(
-            patched, ("__import__", "seed", "__class__"), replacements, strict=True
-        ):
-            setattr(owner, attribute, value)
-
-    patch(noting_import, noting_seed, Noting)
+    sys.meta_path.insert(0, notes)
+    patched: Any = (random.Random, os.environ)  # noqa: TID251 - as above
+    patched[0].seed, patched[1].__class__ = noting_seed, Noting
     try:
         yield notes
     finally:
-        patch(import_module, seed, environment)
+        patched[0].seed, patched[1].__class__ = seed, environment
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not notes]
 
 
 def _asking_module() -> str:
@@ -112,28 +112,32 @@ def _asking_module() -> str:
     return str(frame.f_globals.get("__name__"))
 
 
-def _import_each(modules: Iterable[str]) -> str:
+def _packages(modules: Iterable[str]) -> frozenset[str]:
+    return frozenset(name.partition(".")[0] for name in modules)
+
+
+def _import_each(modules: Iterable[str], uses: defaultdict[str, frozenset[str]]) -> str:
+    """Import them; note by package which others were loaded with it. Gives why that failed."""
     for name in modules:
         package, _, last = name.rpartition(".")
+        before = {*sys.modules}
         try:
             # As `from package import name` does: what a package has under that name already hides a module of that name.
             if not package or not hasattr(importlib.import_module(package), last):
                 importlib.import_module(name)
         except ImportError:
             # A script that imports it gets the same error, and may be prepared for it.
-            continue
+            pass
         except BaseException as error:  # noqa: BLE001 - the reason, whatever an import does
             return f"importing {name} ended with {type(error).__name__}: {error}"
+        uses[name.partition(".")[0]] |= _packages(sys.modules.keys() - before)
     return ""
 
 
 def _reasons(notes: _Notes, changed: Iterable[str], own: int, request: Prepare) -> Iterator[str]:
     """Why no process can be forked. In this order: one that can ends the threads of its libraries before a fork (OpenBLAS does)."""
-    yield from (
-        f"the imports look at {name}, in which the workers differ"
-        for name in request.of_one
-        if name in notes.variables
-    )
+    looked_at = (name for name in request.of_one if name in notes.variables)
+    yield from (f"the imports look at {name}, in which the workers differ" for name in looked_at)
     if tempfile._name_sequence is not None:  # type: ignore[attr-defined] # noqa: SLF001 - all temporary names come from it
         yield "the imports have made a temporary file or directory, which one worker would remove for all"
     if _has_numpys_generators():
@@ -155,6 +159,15 @@ def _reasons(notes: _Notes, changed: Iterable[str], own: int, request: Prepare) 
             yield f"{framework.title} {framework.read_at_import[variable]} when it is imported ({variable})"
 
 
+def _opened(own: int) -> Iterator[str]:
+    for name in sorted(os.listdir("/proc/self/fd")):  # noqa: PTH208 - as above
+        # The descriptor of the listing itself is gone.
+        with contextlib.suppress(OSError):
+            target = os.readlink(f"/proc/self/fd/{name}")  # noqa: PTH115 - may be no path
+            if int(name) not in (0, 1, 2, own):
+                yield target
+
+
 def _has_numpys_generators() -> bool:
     """All but the one behind `numpy.random.seed`, which is seeded again."""
     numpy_random: Any = sys.modules.get("numpy.random")
@@ -163,19 +176,13 @@ def _has_numpys_generators() -> bool:
     own = numpy_random.mtrand._rand  # noqa: SLF001 - numpy has no other name for it
     kinds, known = (numpy_random.BitGenerator, numpy_random.RandomState), (own, own._bit_generator)  # noqa: SLF001 - as above
     # By its type: an object may run code of its own when it is asked for its class.
-    found = (each for each in gc.get_objects() if issubclass(type(each), kinds))
-    return any(each not in known for each in found)
+    return any(issubclass(type(each), kinds) and each not in known for each in gc.get_objects())
 
 
 def _is_refusing_forks() -> bool:
     """Could a forked process not use its device? One tells; what cannot say is not trusted."""
-    devices = (each for framework in FRAMEWORKS for each in framework.devices.items())
-    asked = [
-        getattr(sys.modules[module], name, bool)
-        for module, names in devices
-        if sys.modules.get(module)
-        for name in names
-    ]
+    rows = [row for framework in FRAMEWORKS for row in framework.devices.items()]
+    asked = [getattr(sys.modules.get(module), name, bool) for module, names in rows for name in names]
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -186,33 +193,22 @@ def _is_refusing_forks() -> bool:
     return os.waitpid(pid, 0)[1] != 0
 
 
-def _opened(own: int) -> Iterator[str]:
-    for name in sorted(os.listdir("/proc/self/fd")):  # noqa: PTH208 - as above
-        # The descriptor of the listing itself is gone.
-        with contextlib.suppress(OSError):
-            target = os.readlink(f"/proc/self/fd/{name}")  # noqa: PTH115 - may be no path
-            if int(name) not in (0, 1, 2, own):
-                yield target
+Files = Mapping[str, "tuple[int, int, int] | None"]
+"""By path, what tells one state of it from another; None: it is not there."""
 
 
-class Files:
+def loaded_files() -> Files:
     """What the loaded modules came from: their files, and of installed packages the directories that an installation changes."""
+    installed = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    within = tuple(f"{place}{os.sep}" for place in installed)
+    files = {str(getattr(module, "__file__", "")) for module in [*sys.modules.values()]}
+    paths = (*installed, *(file for file in files if not file.startswith(within)))
+    return {path: _state_of(path) for path in paths}
 
-    def __init__(self) -> None:
-        """Note them as they are."""
-        installed = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-        within = tuple(f"{place}{os.sep}" for place in installed)
-        files = {str(getattr(module, "__file__", "")) for module in [*sys.modules.values()]}
-        self._noted = {
-            path: _state_of(path)
-            for path in (*installed, *(file for file in files if not file.startswith(within)))
-        }
 
-    def changed(self) -> str:
-        """Say which is not what it was; empty: none."""
-        return next(
-            (f"{path} has changed" for path, state in self._noted.items() if _state_of(path) != state), ""
-        )
+def changed_of(files: Files) -> str:
+    """Say which is not what it was; empty: none."""
+    return next((f"{path} has changed" for path, state in files.items() if _state_of(path) != state), "")
 
 
 def _state_of(path: str) -> tuple[int, int, int] | None:

@@ -20,6 +20,7 @@ import ctypes
 import gc
 import os
 import socket
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -78,7 +79,9 @@ def _serve(link: socket.socket, files: template_checks.Files, begun: list[int]) 
             ahead = None
         try:
             process = ahead or fork(link)
-            answer: Forked | NotForked | Stale = process.begin(request, descriptors, files.changed)
+            answer: Forked | NotForked | Stale = process.begin(
+                request, descriptors, partial(template_checks.changed_of, files)
+            )
         except OSError as error:
             answer = NotForked(errno=error.errno or 0, reason=str(error.strerror))
         ahead = None
@@ -106,7 +109,7 @@ def _prepare(link: socket.socket) -> tuple[Prepare, template_checks.Files, first
     if reader is not None:
         # Of a process that takes over a lost rank, while all others wait.
         reader.compile_statements()
-    files = template_checks.Files()
+    files = template_checks.loaded_files()
     # What is frozen is never written by a collection, so its memory stays shared.
     gc.collect()
     gc.freeze()
