@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -78,5 +79,6 @@ def _of_script(command: PythonCommand, reading: Reading) -> Prepare:
             *(["pytest"] if command.runs is Runs.MODULE and command.target == "pytest" else ()),
         ),
         compared=tuple(sorted(compared - sys.stdlib_module_names)),
+        argv=tuple(map(os.fsencode, command.argv)),
         of_one=OF_ONE,
     )

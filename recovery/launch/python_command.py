@@ -40,6 +40,11 @@ class PythonCommand(msgspec.Struct, frozen=True, kw_only=True):
     arguments: tuple[str, ...]
     """Behind the script or the module."""
 
+    @property
+    def argv(self) -> list[str]:
+        """`sys.argv` before the first line; of a module the interpreter then puts its file into the first place."""
+        return ["-m" if self.runs is Runs.MODULE else self.target, *self.arguments]
+
 
 def parse_python_command(command: Sequence[str]) -> PythonCommand | None:
     """Take a command apart; None: it is none that a template can begin."""

@@ -39,6 +39,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "from importlib.util import find_spec\nspecs = map(find_spec, ('optional', 'loads'))\n"
         "found = [spec and (spec.origin or [*spec.submodule_search_locations]) for spec in specs]\n"
     )
+    (directory / "words.py").write_text("import sys\nseen = sys.argv[:]\n")
     (directory / "third").mkdir()
     (directory / "third" / "__init__.py").write_text("import second\nfrom first import seen\n")
     (directory / "third" / "below.py").write_text("")
@@ -51,7 +52,7 @@ def environment_of(packages: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-NAMES = ("third", "first", "second", "third.below", "probes", "loads", "recovery")
+NAMES = ("third", "first", "second", "third.below", "probes", "words", "loads", "recovery")
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +60,7 @@ def template(packages: Path) -> Iterator[Template]:
     prepare = Prepare(
         modules=NAMES,
         compared=tuple({name.partition(".")[0] for name in NAMES}),
+        argv=(b"train.py", b"--epochs", b"3"),
         of_one=("RANK",),
     )
     with ready_template(prepare, environment_of(packages)) as made:
@@ -227,6 +229,16 @@ def test_a_directory_that_is_no_package_and_has_the_name_of_one_that_is_installe
         (tmp_path / name).mkdir()
     (tmp_path / "train.py").write_text("import probes\nprint(probes.found)\n" + SHOWS)
     assert both(template, packages, tmp_path, "train.py")[0] == []
+
+
+@pytest.mark.parametrize("change", ["", "import sys\nsys.argv.append('4')\n"])
+def test_an_import_that_looks_at_the_command_line(
+    template: Template, packages: Path, tmp_path: Path, change: str
+) -> None:
+    (tmp_path / "train.py").write_text(f"{change}import words\nprint(words.seen)\n")
+    said, _ = both(template, packages, tmp_path, "train.py", "--epochs", "3")
+    assert len(said) == bool(change)
+    assert all("sys.argv (" in line for line in said)
 
 
 def test_it_keeps_its_id_its_parent_and_its_log(template: Template, packages: Path, tmp_path: Path) -> None:

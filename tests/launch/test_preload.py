@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from recovery import frameworks
@@ -52,6 +53,7 @@ def test_a_script_of_ours_with_torch(tmp_path: Path) -> None:
     assert "helper" not in prepare.modules, "each process runs what lies beside the script itself"
     assert "recovery.mindspore.world" not in prepare.besides
     assert prepare.compared == ("PIL", "numpy", "recovery", "torch"), "what the script names, and no more"
+    assert prepare.argv == (b"train.py",)
 
 
 def test_only_what_is_imported_at_once(tmp_path: Path) -> None:
@@ -88,6 +90,7 @@ def test_a_plain_program_behind_a_proxy(tmp_path: Path) -> None:
     assert prepare.modules[:2] == ("torch", "json"), "the program's come first, as in a process of its own"
     assert {"torch._dynamo", "recovery.training.run", "psutil"} <= set(prepare.besides)
     assert prepare.compared == ("torch",)
+    assert prepare.argv == (b"src/train.py", b"--epochs", b"3"), "of the program"
     assert {"RANK", "MASTER_PORT"} <= set(prepare.of_one)
 
 
@@ -150,5 +153,6 @@ def test_a_linked_script_is_read_where_its_link_leads(tmp_path: Path) -> None:
     (tmp_path / "src" / "train.py").write_text("import helper\n")
     (tmp_path / "src" / "helper.py").write_text("import recovery, numpy\n")
     (tmp_path / "linked.py").symlink_to(tmp_path / "src" / "train.py")
-    assert prepared(tmp_path, "linked.py") == prepared(tmp_path, "src/train.py")
-    assert "numpy" in prepared(tmp_path, "linked.py").modules
+    linked, direct = prepared(tmp_path, "linked.py"), prepared(tmp_path, "src/train.py")
+    assert linked == msgspec.structs.replace(direct, argv=(b"linked.py",))
+    assert "numpy" in linked.modules

@@ -171,6 +171,7 @@ class FirstImports(MetaPathFinder):
         finders = (each for each in sys.meta_path if type(each).__module__ != _OF_PYTEST)
         return {
             "the environment": _environment(),
+            "sys.argv": {str(sys.argv[1:])},
             "sys.meta_path": {f"{type(finder).__name__}={id(finder)}" for finder in finders},
             "sys.path_hooks": {f"{hook.__name__}={id(hook)}" for hook in sys.path_hooks},
             "sys.modules": {

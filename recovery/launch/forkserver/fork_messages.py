@@ -28,6 +28,8 @@ class Prepare(msgspec.Struct, frozen=True, kw_only=True, tag="prepare"):
     """Packages that the script names: where a forked process first imports one, it compares what the template had."""
     refusal: str = ""
     """Why no process may be forked from a template of these; empty: one may."""
+    argv: tuple[bytes, ...] = (b"",)
+    """`sys.argv` of the script: some packages look at it when they are imported. No path has to be UTF-8."""
     of_one: tuple[str, ...] = ()
     """Variables in which the programs differ: an import that looks for one cannot be shared."""
     programs: bool = False

@@ -185,10 +185,9 @@ class Program:
 
     def _run(self) -> None:
         command = self._command
-        sys.orig_argv[:] = self._words
+        sys.argv[:], sys.orig_argv[:] = command.argv, self._words
         main = _new_main()
         if command.runs is Runs.MODULE:
-            sys.argv[:] = ["-m", *command.arguments]
             if searches_own_directory():
                 sys.path.insert(0, os.getcwd())  # noqa: PTH109 - a text there
             module = sys.modules.get(command.target)
@@ -199,7 +198,6 @@ class Program:
             run_as_main: Any = runpy._run_module_as_main  # type: ignore[attr-defined] # noqa: SLF001 - what `python -m` calls
             run_as_main(command.target)
             return
-        sys.argv[:] = [command.target, *command.arguments]
         # As the interpreter joins them: nothing is normalised.
         path = os.path.join(os.getcwd(), command.target)  # noqa: PTH109, PTH118 - as the interpreter makes it, to the byte
         try:

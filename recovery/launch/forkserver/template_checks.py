@@ -54,6 +54,7 @@ def import_all(request: Prepare, own: int) -> Imported | str:
         request: what to import, and for whom.
         own: the one descriptor that this process may have besides stdin, stdout and stderr.
     """
+    sys.argv[:] = map(os.fsdecode, request.argv)
     for variable in request.of_one:
         os.environ.pop(variable, None)  # noqa: TID251 - each process has another one
     conditions, path, old = process_conditions.note(), [*sys.path], {**os.environb}  # noqa: TID251 - to see what an import sets
