@@ -36,9 +36,10 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("first", "second"):
         (directory / f"{name}.py").write_text(PACKAGE)
     (directory / "probes.py").write_text(
-        "from importlib.util import find_spec\nspecs = map(find_spec, ('optional', 'loads'))\n"
+        "from importlib.util import find_spec\nspecs = map(find_spec, ('optional', 'loads', 'spare'))\n"
         "found = [spec and (spec.origin or [*spec.submodule_search_locations]) for spec in specs]\n"
     )
+    (directory / "spare.py").write_text("")
     (directory / "words.py").write_text("import sys\nseen = sys.argv[:]\n")
     (directory / "third").mkdir()
     (directory / "third" / "__init__.py").write_text("import second\nfrom first import seen\n")
@@ -173,6 +174,7 @@ SAME = (
     "import sys\nsys.path.append('elsewhere')\nsys.path.insert(0, 'empty')",
     "import os, first, second, third, loads, recovery\nos.environ['A'] = '1'\nimport recovery.training",
     "import os\nos.environ['A'] = '1'\ndel os.environ['A']",
+    "import probes, spare",
     "import third.below as below\nimport importlib\nprint(importlib.import_module('first').__spec__.name, type(below))",
 )
 

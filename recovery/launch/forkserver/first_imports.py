@@ -41,6 +41,8 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
     """By package: those that it imports when the script's names are."""
     names: frozenset[str]
     """Top-level modules that were looked for, and those that are loaded."""
+    unused: frozenset[str]
+    """Of these, those that are there and were not imported: a program may import them itself."""
     path: tuple[str, ...]
     """`sys.path`."""
     variables: Mapping[bytes, tuple[bytes | None, bytes]]
@@ -176,7 +178,7 @@ class FirstImports(MetaPathFinder):
             "sys.path_hooks": {f"{hook.__name__}={id(hook)}" for hook in sys.path_hooks},
             "sys.modules": {
                 f"{name}={id(sys.modules.get(name, self._waiting.get(name)))}"
-                for name in self._imported.names
+                for name in self._imported.names - self._imported.unused
             },
             "the set of processors": {str(os.sched_getaffinity(0))},
             "sys.getdlopenflags()": {str(sys.getdlopenflags())},

@@ -18,6 +18,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.abc import MetaPathFinder
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -69,10 +70,12 @@ def import_all(request: Prepare, own: int) -> Imported | str:
     ]
     if reason := reason or next(_reasons(notes, changed, own, request), ""):
         return reason
+    loaded, asked = _packages(sys.modules), _packages(notes.names)
     return Imported(
         compared=frozenset(request.compared),
         uses=uses,
-        names=_packages({*sys.modules, *notes.names}).difference(("__main__",), sys.builtin_module_names),
+        names=(loaded | asked).difference(("__main__",), sys.builtin_module_names),
+        unused=frozenset(name for name in asked - loaded if PathFinder.find_spec(name)),
         path=tuple(sys.path),
         variables={name: (old.get(name), value) for name, value in new.items() if old.get(name) != value},
         generators=tuple(notes.generators.values()),
