@@ -32,6 +32,7 @@ from recovery.training.rank_variables import rank_variables
 from recovery.training.run import run
 from recovery.training.session import Session
 from recovery.training.stop_signals import StopSignalReceived
+from recovery.worker import exec_in_place
 
 _logger = logging.getLogger("recovery.launch")
 _FOLLOWS_S = 1.0
@@ -49,9 +50,8 @@ def main(words: Sequence[str]) -> None:
     """Be the node of the command until the job ends."""
     framework, command = named_first(words)
     world = importlib.import_module(framework.program_world) if framework else torchrun_world
-    template = proxy_template.own()
     conditions = process_conditions.note()
-    environment = dict(template.environment if template else os.environ)  # noqa: TID251 - handed on to the program
+    environment = exec_in_place.start_environment()
     # The program speaks to nobody of the job by itself.
     for ours in ("MS_JOB_TOKEN", "MS_FINISHED_FILE"):
         environment.pop(ours, None)
@@ -181,14 +181,11 @@ def begin_program(
     Raises:
         OSError: it could not be started.
     """
-    template = proxy_template.own()
-    if template is not None:
-        begun = template.begin_program(command, environment)
-        if isinstance(begun, int):
-            return ChildProcess(begun)
+    begun = proxy_template.begin_program(command, environment)
+    if isinstance(begun, int):
+        return ChildProcess(begun)
+    if begun is not None:
         _logger.warning("event=program_spawned reason=%s", log.quoted(f"its template: {begun.reason}"))
-        if begun.over:
-            proxy_template.give_up()
     return spawn(command, environment=environment, conditions=conditions, stdin=None)
 
 

@@ -100,6 +100,11 @@ def note_start() -> None:
     _start_environment = dict(os.environ)  # noqa: TID251 - handed on, not read
 
 
+def start_environment() -> dict[str, str]:
+    """What this process was started with, or forked for: imports may have set more since."""
+    return dict(_start_environment)
+
+
 def replace_process(token: ResumeToken, hangs: Hangs) -> NoReturn:
     """Start the same program in this process, from whichever thread this is.
 

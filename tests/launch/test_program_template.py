@@ -20,10 +20,9 @@ from tests.pace import wait_for
 
 PROXY = """
 import ctypes, os, sys
-from recovery.launch.forkserver import proxy_template
 from recovery.launch.worker_proxy import begin_program
-template = proxy_template.own()
-environment = {**(template.environment if template else os.environ), "RANK": "1", "MASTER_PORT": "1"}
+from recovery.worker import exec_in_place
+environment = {**exec_in_place.start_environment(), "RANK": "1", "MASTER_PORT": "1"}
 HOLD
 for _ in range(int(os.environ.get("STARTS", "1"))):
     process = begin_program([sys.executable, *sys.argv[1:]], environment, {})

@@ -234,7 +234,7 @@ TEMPLATE: tuple[Bug, ...] = (
         "a worker proxy keeps the orphans that its launcher would reap",
         "I14",
         "launch/forkserver/proxy_template.py",
-        "ProgramTemplate.begin_program",
+        "begin_program",
         "process_conditions.take_in_orphans(False)",
         "pass",
         (f"{_PROGRAMS}::test_its_proxy_sees_how_it_ended",),

@@ -15,60 +15,33 @@ from recovery.launch.forkserver import proc_cmdline
 from recovery.launch.forkserver.fork_messages import Fork
 from recovery.launch.forkserver.fork_requests import BEGIN_S, ForkRequests, NotBegun
 from recovery.launch.python_command import parse_python_command
+from recovery.worker import exec_in_place
+
+_own: list[ForkRequests] = []
+"""Of this process, at most one; none: it was not forked, or its programs cannot be."""
 
 
-class ProgramTemplate(ForkRequests):
-    """The proxy's side of it."""
+def begin_program(command: Sequence[str], environment: Mapping[str, str]) -> int | NotBegun | None:
+    """Fork a program, which writes where this process does. Gives its process id: a child of this process; None: there is no template.
 
-    def __init__(self, link: socket.socket, pid: int, request: Fork) -> None:
-        """Note it."""
-        self.environment = {
-            os.fsdecode(name): os.fsdecode(value) for name, value in request.environment.items()
-        }
-        """That this process was begun with: its imports may have set more, which are none of its programs'."""
-        command = parse_python_command(request.command)
-        assert command is not None, "this process was forked"
-        super().__init__(
-            link,
-            ChildProcess(pid, leads_session=False),
-            interpreter=command.interpreter,
-            options=command.options,
-            environment=self.environment,
-            conditions=request.conditions,
-        )
-        link.settimeout(BEGIN_S)
+    Args:
+        command: as it would be spawned.
+        environment: all of it.
 
-    def begin_program(self, command: Sequence[str], environment: Mapping[str, str]) -> int | NotBegun:
-        """Fork a program, which writes where this process does. Gives its process id: a child of this process.
-
-        Args:
-            command: as it would be spawned.
-            environment: all of it.
-
-        Raises:
-            OSError: the system refused. Nothing was begun.
-        """
-        # Afterwards orphans go to the launcher again, which reaps them.
-        process_conditions.take_in_orphans()
-        try:
-            return self.begin(command, environment=environment, log=1)
-        finally:
-            process_conditions.take_in_orphans(False)
-
-
-_own: list[ProgramTemplate] = []
-"""Of this process, at most one."""
-
-
-def own() -> ProgramTemplate | None:
-    """Of this process; None: it was not forked, or its programs cannot be."""
-    return _own[0] if _own else None
-
-
-def give_up() -> None:
-    """End it, and do without it from now on."""
-    while _own:
+    Raises:
+        OSError: the system refused. Nothing was begun.
+    """
+    if not _own:
+        return None
+    # Afterwards orphans go to the launcher again, which reaps them.
+    process_conditions.take_in_orphans()
+    try:
+        begun = _own[0].begin(command, environment=environment, log=1)
+    finally:
+        process_conditions.take_in_orphans(False)
+    if isinstance(begun, NotBegun) and begun.over:
         _own.pop().end()
+    return begun
 
 
 def fork_program_template(
@@ -81,6 +54,8 @@ def fork_program_template(
         words: what /proc is to show as the new one's command line.
         environment: and as its environment.
     """
+    command = parse_python_command(request.command)
+    assert command is not None, "this process was forked"
     ours, theirs = socket.socketpair()
     proxy = os.getpid()
     try:
@@ -90,11 +65,21 @@ def fork_program_template(
         theirs.close()
         os.write(2, f"the programs are spawned: no process for their template ({error.strerror})\n".encode())
         return None
-    if pid:
-        theirs.close()
-        _own.append(ProgramTemplate(ours, pid, request))
-        return None
-    ours.close()
-    process_conditions.tie_to(proxy)
-    proc_cmdline.set_proc_cmdline(words, environment)
-    return theirs
+    if pid == 0:
+        ours.close()
+        process_conditions.tie_to(proxy)
+        proc_cmdline.set_proc_cmdline(words, environment)
+        return theirs
+    theirs.close()
+    ours.settimeout(BEGIN_S)
+    _own.append(
+        ForkRequests(
+            ours,
+            ChildProcess(pid, leads_session=False),
+            interpreter=command.interpreter,
+            options=command.options,
+            environment=exec_in_place.start_environment(),
+            conditions=request.conditions,
+        )
+    )
+    return None
