@@ -1,7 +1,8 @@
 """The memory that a template shares with its forks: joined into large pages, and copied ahead where another fork has written.
 
-Measured with torch 2.13 on two busy processors: a fork takes 2 ms instead of 30 with large pages, and a worker that was forked ahead meets
-430 page faults behind its request instead of 3,500, and half as many before its first line. Nothing here changes what a process sees.
+Measured with torch 2.13 on two busy processors: with large pages one of a worker's two forks takes 1 ms of processor instead of 6. Where the
+pages are copied ahead its first line comes 22 ms behind the request instead of 38, with 490 page faults behind that line instead of 2,270; this
+costs 75 ms of processor before anybody waits. Memory (PSS, 78 MB) is the same. Nothing here changes what a process sees.
 """
 
 from __future__ import annotations
