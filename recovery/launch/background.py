@@ -23,6 +23,7 @@ _LOG = "agent.log"
 _STOP_S = 30.0
 """How long an agent may take beyond its grace for its processes."""
 _BEGUN = "begun"
+_STDERR = 2
 
 
 class _Agent(msgspec.Struct, frozen=True):
@@ -114,12 +115,21 @@ def _detach(log_dir: Path, says: int, stop_grace_s: float) -> bool:
     except OSError as error:
         os.write(says, f"{error.filename or log_dir / _NOTE}: {error.strerror}".encode(errors="replace"))
         return False
+    _close_inherited()
     nothing = os.open(os.devnull, os.O_RDONLY)
     for descriptor, to in ((nothing, 0), (log.fileno(), 1), (log.fileno(), 2)):
         os.dup2(descriptor, to)
     os.write(says, _BEGUN.encode())
     os.close(says)
     return True
+
+
+def _close_inherited() -> None:
+    """What the shell had open: whoever waits for the end of a pipe, or for a lock, would wait for this process. Its own end with a program."""
+    for descriptor in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208 - names are numbers here
+        with contextlib.suppress(OSError):
+            if descriptor > _STDERR and os.get_inheritable(descriptor):
+                os.close(descriptor)
 
 
 def stop(log_dir: Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import psutil
 
+from recovery.readable import is_readable
 from tests.pace import wait_for
 
 _HANDS_OVER = """
@@ -86,3 +88,18 @@ def test_what_its_work_raises_stands_in_its_log(tmp_path: Path) -> None:
     _await_end(pid)
     assert "ZeroDivisionError" in (tmp_path / "agent.log").read_text()
     assert not (tmp_path / "agent.json").exists()
+
+
+def test_it_holds_nothing_open_that_was_open_where_it_was_begun(tmp_path: Path) -> None:
+    """A shell that waits for the end of a pipe, or for a lock on a descriptor, would wait for the job."""
+    hears, says = os.pipe()
+    command = [sys.executable, "-c", _HANDS_OVER, str(tmp_path), "", "__import__('time').sleep(600)"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, pass_fds=[says]) as front:
+        os.close(says)
+        assert front.stdout is not None
+        pid = front.stdout.readline()
+        try:
+            assert is_readable(hears, 60), "its last writer has closed it"
+        finally:
+            os.kill(int(pid), signal.SIGKILL)
+            os.close(hears)
