@@ -149,7 +149,7 @@ class Executor:
         self._object_storage.committed(retain.step if retain.durable_step is None else retain.durable_step)
 
     def _join(self, admitted: Admitted) -> None:
-        self._finished.stop()
+        self._finished.was_admitted(admitted.job, admitted.run)
         _logger.info(
             "event=admitted incarnation=%d rank=%s run=%d",
             admitted.incarnation,

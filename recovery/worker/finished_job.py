@@ -1,7 +1,7 @@
-"""Has the job of this recovery path finished? Asked by a process that nobody answers, and that was never let in.
+"""Has the job of this recovery path finished? Asked by a process that nobody answers.
 
-Its scheduler may have ended minutes ago, with success: a worker that comes then would wait for it until MS_TOPO_TIMEOUT. Where the path is not
-shared, or cannot be read, nothing can be known here, and it waits.
+Its scheduler may have ended minutes ago, with success: a worker that comes then would wait for it until MS_TOPO_TIMEOUT, and so would one that was
+cut off as its job ended. Where the path is not shared, or cannot be read, nothing can be known here, and it waits.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import logging
 from pathlib import Path
 
 from recovery import clock
-from recovery.core.records import JobState
+from recovery.core.ids import RunId
+from recovery.core.records import JobRecord, JobState
 from recovery.errors import RecoveryError
 
 _logger = logging.getLogger("recovery.worker")
@@ -31,10 +32,12 @@ class FinishedJob:
         self._next_look_ms = clock.monotonic_ms() + _FIRST_MS
         self._looking: asyncio.Future[str] | None = None
         self._found = ""
+        self._run: tuple[str, RunId] | None = None
+        """Which run's end counts; None: any."""
 
-    def stop(self) -> None:
-        """This process was admitted: its job goes on."""
-        self._path, self._found = None, ""
+    def was_admitted(self, job: str, run: RunId) -> None:
+        """This process belongs to a run now: the end of that one alone counts."""
+        self._run, self._found = (job, run), ""
 
     async def check(self) -> str:
         """Say which run has finished and how, or nothing: it has not, or that cannot be known here."""
@@ -42,19 +45,21 @@ class FinishedJob:
         if self._path is None or now_ms < self._next_look_ms:
             return self._found
         if self._looking is None or self._looking.done():
-            self._looking = asyncio.ensure_future(asyncio.to_thread(_read, self._path))
+            self._looking = asyncio.ensure_future(asyncio.to_thread(self._read, self._path))
         self._next_look_ms = now_ms + _EVERY_MS
         done, _ = await asyncio.wait((self._looking,), timeout=_PATIENCE_S)
         self._found = self._looking.result() if done else ""
         return self._found
 
+    def _read(self, recovery_path: Path) -> str:
+        from recovery.store.reader import read_job  # noqa: PLC0415 - SQLAlchemy costs 0.2 s, paid while it waits
 
-def _read(recovery_path: Path) -> str:
-    from recovery.store.reader import read_scheduler  # noqa: PLC0415 - SQLAlchemy costs 0.2 s, paid while it waits
+        try:
+            job = read_job(recovery_path)
+        except (RecoveryError, OSError) as error:
+            _logger.debug("the scheduler's store says nothing: %s", error)
+            return ""
+        return f"run {job.run}: {job.reason}" if job is not None and self._is_over(job) else ""
 
-    try:
-        job = read_scheduler(recovery_path).job
-    except (RecoveryError, OSError) as error:
-        _logger.debug("the scheduler's store says nothing: %s", error)
-        return ""
-    return f"run {job.run}: {job.reason}" if job is not None and job.state is JobState.FINISHED else ""
+    def _is_over(self, job: JobRecord) -> bool:
+        return job.state is JobState.FINISHED and self._run in (None, (job.job, job.run))

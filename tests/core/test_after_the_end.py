@@ -136,6 +136,24 @@ def test_a_late_worker_of_a_finished_job_waits_one_lease_and_one_window_not_for_
     assert FINISHED in exit_.reason
 
 
+def test_a_rank_that_is_done_ends_with_its_job_although_nobody_could_tell_it() -> None:
+    """It waited until MS_TOPO_TIMEOUT for a scheduler that had ended, and failed then."""
+    driven = DrivenWorker().training()
+    unreachable(driven, 2_000, FINISHED)
+    assert driven.effects_of(e.Exit) == [], "who is not done goes on"
+    driven.handle(s.TrainingDone(RequestId("done"), Generation(1), 9))
+    driven.handle(s.Disconnected("cut", 0.5), 2_100)
+    unreachable(driven, 2_200, "")
+    assert driven.effects_of(e.Exit) == [], "nothing is known"
+
+    unreachable(driven, 2_300, FINISHED)
+
+    assert [said.event for said in driven.effects_of(e.Log)] == ["job_is_finished"]
+    assert driven.effects_of(e.Exit) == [e.Exit("", FINISHED)]
+    unreachable(driven, 2_400, FINISHED)
+    assert driven.effects_of(e.Exit) == [], "its script goes on"
+
+
 def test_a_worker_whose_job_is_not_known_to_be_finished_waits_on() -> None:
     driven = DrivenWorker()
     driven.handle(s.Started(RequestId("r"), None), 0)

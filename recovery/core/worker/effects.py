@@ -103,7 +103,7 @@ class ReplaceProcess(msgspec.Struct, frozen=True, tag="replace_process"):
 
 
 class NoteAdmission(msgspec.Struct, frozen=True, tag="note_admission"):
-    """Note that this process is an incarnation of its node now: its store may be opened, and nobody need look for a finished job."""
+    """Note that this process is an incarnation of its node now: its store may be opened, and the end of its own run alone counts."""
 
     admitted: Admitted
 

@@ -246,6 +246,10 @@ class WorkerMachine:
         return LastAdmission(incarnation, self._main_thread.generation, self._plans.memory.job)
 
     def _on_connect_failed(self, failed: s.ConnectFailed, now_ms: int) -> list[WorkerEffect]:
+        if failed.finished and self._requests.is_done and not self._departure.ended_in_order:
+            # It was cut off as its job ended, and nobody is there any more to say so.
+            text = f"no scheduler answers, and its store says that the job has finished ({failed.finished})"
+            return [Log("job_is_finished", text), *self._end("", failed.finished)]
         outside, member = self._main_thread.state is WorkerState.OUTSIDE, self.admitted is not None
         limit_ms = backoff.unreachable_limit_ms(
             self._rules, leaving=self._leaving, member=member, trains_on=self._trains_on()

@@ -64,7 +64,7 @@ class ConnectFailed(msgspec.Struct, frozen=True, tag="connect_failed"):
     reason: str
     jitter: float
     finished: str = ""
-    """Not empty: the recovery path that this process can read holds a finished job. Which run, and how it ended."""
+    """Not empty: the recovery path that this process can read holds a finished job, of a process that was admitted its own. Which run, and how it ended."""
     not_let_in: bool = False
     """A scheduler answers, and does not take this process for one of its job."""
 
