@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import importlib
 import io
+import signal
 import sys
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TextIO
 
 import typer
 from typer.core import TyperGroup
@@ -14,10 +16,12 @@ from typing_extensions import override
 
 from recovery import process_conditions, standard_streams
 from recovery.errors import RecoveryError
+from recovery.log import send_nowhere
 
 _PACKAGE = "recovery-engine"
 _WrongWords: Any = typer.BadParameter.__base__
 """Of click, or of Typer's own copy of it, as the release of Typer has it."""
+_STANDARD_OUTPUT = "standard output"
 _ABSENT = 65
 """What was named cannot be read or written by this command (EX_DATAERR of sysexits.h)."""
 
@@ -190,18 +194,51 @@ def _in_one_line(error: Any) -> str:
     return f"{said}.{example} `{command} --help` lists what there is."
 
 
+class _StandardOutput(io.FileIO):
+    """Says of each error that it is its own, where others name their file."""
+
+    @override
+    def write(self, content: Any, /) -> int:
+        try:
+            return super().write(content)
+        except OSError as error:
+            # What is still held for it would fail again at the end.
+            send_nowhere(sys.stdout)
+            if error.errno == errno.EPIPE:
+                # `| head` has read enough. Typer would make 1 of it.
+                sys.exit(128 + signal.SIGPIPE)
+            error.filename = _STANDARD_OUTPUT
+            raise
+
+
+def _open_standard_output(given: TextIO) -> TextIO:
+    """The same file; what is captured stays as it is."""
+    try:
+        raw = _StandardOutput(given.fileno(), "wb", closefd=False)
+    except OSError:
+        return given
+    # A path need not be text.
+    return io.TextIOWrapper(
+        io.BufferedWriter(raw), given.encoding, "backslashreplace", line_buffering=given.isatty()
+    )
+
+
 def main() -> None:
     """Run the command; an error of ours is one line and its exit code."""
     standard_streams.hold()
     process_conditions.wait_for_children()
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # A path need not be text.
-        sys.stdout.reconfigure(errors="backslashreplace")
+    given = sys.stdout
+    if isinstance(given, io.TextIOWrapper):
+        given.flush()
+        sys.stdout = _open_standard_output(given)
     try:
-        sys.exit(app(standalone_mode=False) or 0)
+        code = app(standalone_mode=False) or 0
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        sys.exit(code)
     except _WrongWords as error:
         # Without any word the help was printed.
-        if error.message:
+        if error.format_message():
             typer.echo(_in_one_line(error), err=True)
         sys.exit(error.exit_code)
     except typer.Abort:
@@ -211,10 +248,11 @@ def main() -> None:
         typer.echo(error.fact, err=True)
         sys.exit(error.exit_code)
     except OSError as error:
-        # A file that this command was given.
+        # A file that this command was given, or its standard output.
         typer.echo(f"{error.filename or 'a file'}: {error.strerror or error}", err=True)
         sys.exit(_ABSENT)
     finally:
+        sys.stdout = given
         # The interpreter's end would look for cycles among all that was read.
         gc.freeze()
 
