@@ -103,7 +103,7 @@ class ProcessError(RecoveryError):
             "it again with the same environment, and report this with its log.",
             "A fault of the engine in the scheduler: an exception, or a state that cannot be."),
         Row("NO_THREAD", 70, Cause.TEMPORARY,
-            "the thread that speaks with the scheduler cannot be started ({reason}): this user or container has no more processes, or no more memory. "
+            "a thread that it needs cannot be started ({reason}): this user or container has no more processes, or no more memory. "
             "Free some (ulimit -u, pids.max) and start this process again; a launcher does, which uses up no restart.",
-            "The process has begun and found no thread for the connection; it counts as one that never began."),
+            "The process has begun and found no thread, a worker for its connection or the scheduler for its store; it counts as one that never began."),
     )  # fmt: skip

@@ -94,6 +94,11 @@ def serve(settings: Settings, *, with_pid: int | None = None) -> None:
     try:
         machine = load_machine(store, settings)
         asyncio.run(_Service(settings, machine, store, with_pid, channel).run())
+    except RuntimeError as error:
+        # Python has no class of its own for it.
+        if "start new thread" not in str(error):
+            raise
+        raise ProcessError("NO_THREAD", reason=error) from error
     finally:
         if store is not None:
             store.close()
