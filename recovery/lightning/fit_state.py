@@ -16,12 +16,14 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.trainer.connectors.logger_connector.result import _Metadata, _ResultMetric, _Sync
 from torchmetrics import Metric
 
+from recovery.checkpoint.position import Position
 from recovery.lightning import logger_files, pruned_weights
 from recovery.lightning.hook_state import HookState
 from recovery.torch import gradients, mapped_file, restored
 from recovery.torch import payload as payloads
 from recovery.torch.file_layout import FileLayout
 from recovery.torch.host_copy import HostCopy, copied_to_host
+from recovery.training.outlook import check_end, check_steps
 
 _OF_META = (
     *("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx"),
@@ -43,6 +45,7 @@ class FitState:
         self._trainer, self._places, self._hooks, self._owner = trainer, places, hooks, owner
         self.path: Path | None = None
         """The plan's checkpoint, for Lightning to load; None: training begins."""
+        self._optimizer_steps = 0
         self.saved: dict[str, Any] = {}
         """What Lightning does not put back."""
         self.checkpoint_directories: dict[str, str] = {}
@@ -68,7 +71,7 @@ class FitState:
         except Exception as error:
             # torch raises half a dozen types for what is no file of ours.
             raise restored.unfit(str(path), f"is no state of a Lightning Trainer ({error})") from error
-        self.path = path
+        self.path, self._optimizer_steps = path, int(payload["global_step"])
         # A copy: the file is not kept open, nor its pages used once it was deleted.
         self.saved = copied_to_host(saved)
         # Earlier releases have saved none.
@@ -80,6 +83,23 @@ class FitState:
             for key, state in payload["callbacks"].items()
             if isinstance(state, dict) and state.get("dirpath")
         }
+
+    def check_ends(self, at: Position, more: int) -> None:
+        """See that training does not end before where it stands: Lightning would end at once, as if all were done.
+
+        Args:
+            at: of the session.
+            more: epochs that StochasticWeightAveraging adds.
+
+        Raises:
+            UsageError: it does.
+        """
+        trainer = self._trainer
+        if trainer.max_steps >= 0:
+            check_steps(self._optimizer_steps, trainer.max_steps, field="Trainer(max_steps)")
+        if (trainer.max_epochs or -1) >= 0:
+            field = "Trainer(max_epochs)" + " and StochasticWeightAveraging's" * more
+            check_end(at, trainer.max_epochs + more, field=field)
 
     def versions(self) -> dict[str, str]:
         """For the manifest."""

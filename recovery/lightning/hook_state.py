@@ -1,14 +1,13 @@
 """What the hooks of an epoch's begin and end have set: a rollback into the epoch leaves them out, and to repeat one would do a part of it twice.
 
-Kept are numbers, text and tensors, in lists and dicts too, as attributes: of the module and of the user's callbacks wherever they change, of
-submodules, of the data and of the Trainer where such a hook changes them. Also what no state_dict has, and the schedule of
+Kept are numbers, text and tensors, in lists and dicts too, as attributes: of the module and of the user's callbacks wherever they change (of
+submodules too: recovery/torch/module_attributes.py), of the data and of the Trainer where such a hook changes them. Also what no state_dict has, and the schedule of
 StochasticWeightAveraging. What changes and is none of these is named (`event=hook_state_not_kept`).
 """
 
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,8 +17,18 @@ from lightning.pytorch.callbacks import Checkpoint, ProgressBar, StochasticWeigh
 from torchmetrics import Metric
 
 from recovery.lightning import pruned_weights
-from recovery.lightning.attribute_values import NotPlainError, Opaque, copied, is_on_device, mark, moved
-from recovery.torch import outside_state_dict
+from recovery.torch import module_attributes, outside_state_dict
+from recovery.torch.attribute_values import (
+    FRAMEWORKS,
+    NotPlainError,
+    Opaque,
+    copied,
+    is_on_device,
+    is_users,
+    mark,
+    moved,
+    root,
+)
 from recovery.torch.outside_folders import OutsideFolders
 
 _logger = logging.getLogger("recovery.lightning")
@@ -34,8 +43,8 @@ _OF_LOOPS = {
     "_AutomaticOptimization": ("_skip_backward",),
 }
 _OF_DATA = ("dataset", "sampler", "batch_sampler", "collate_fn")
+_MODULES = "(weights of modules that are no submodules)"
 _STRUCTURE = "(parameters, buffers, modules or forward hooks)"
-_FRAMEWORKS = frozenset({"torch", "lightning", "torchmetrics", "recovery", "numpy"})
 
 _Place = tuple[str, str]
 """(holder, attribute)."""
@@ -52,6 +61,7 @@ class HookState:
         self._kept: set[_Place] = set()
         self._named: set[_Place] = set()
         self._baseline: _Look | None = None
+        self._prepared: _Look = {}
         self._outside = OutsideFolders(dict)
         self.saved: dict[str, Any] | None = None
         """As `take` gave it, to be put back; None: training begins."""
@@ -61,8 +71,9 @@ class HookState:
     def begin_epoch(self, plain: Callable[[], None]) -> None:
         """Call what calls the hooks of an epoch's begin, or leaves them out where an epoch goes on; then they are made up for."""
         if self._baseline is None:
-            # Every hook of the training's beginning has run: what it sets, it sets at each start.
+            # Every hook of the training's beginning has run. What it sets, it sets at each start, but that may follow from where training stands.
             self._baseline = self._look(at_saves=True)
+            self._note(self._prepared, self._baseline, names=False)
             self._outside.begin()
             self._name_hooks()
         self.watch(plain)
@@ -111,6 +122,7 @@ class HookState:
         """Lightning has module and optimizers, and loads the states of these next: they get the groups that hooks have added."""
         trainer, module = self._trainer, self._trainer.lightning_module
         frozen = [outside_state_dict.frozen(module)]
+        self._prepared = self._look(at_saves=True)
         if self.saved is not None:
             pruned_weights.put(trainer, self.saved["pruned"])
         self._outside = OutsideFolders(
@@ -144,7 +156,7 @@ class HookState:
         trainer = self._trainer
         yield "module", trainer.lightning_module
         for callback in trainer.callbacks:
-            is_looked_at = _is_users(callback) or isinstance(callback, StochasticWeightAveraging)
+            is_looked_at = is_users(callback) or isinstance(callback, StochasticWeightAveraging)
             if is_looked_at and not isinstance(callback, (Checkpoint, ProgressBar)):
                 yield _key(trainer, callback), callback
         if trainer.datamodule is not None:
@@ -161,19 +173,20 @@ class HookState:
         yield "optimization", trainer.fit_loop.epoch_loop.automatic_optimization
 
     def _look(self, *, at_saves: bool = False) -> _Look:
+        known = module_attributes.ids_of([self._trainer.lightning_module])
         return {
             key: (
                 holder,
                 {
                     name: mark(value)
-                    for name, value in _attributes(holder, with_objects=not at_saves)
+                    for name, value in _attributes(holder, known)
                     if (key, name) not in self._kept
                 },
             )
             for key, holder in self._holders(at_saves=at_saves)
         }
 
-    def _note(self, before: _Look, after: _Look) -> None:
+    def _note(self, before: _Look, after: _Look, *, names: bool = True) -> None:
         for key, (holder, marks) in after.items():
             of, was = before.get(key, (None, {}))
             if of is not holder:
@@ -185,11 +198,12 @@ class HookState:
                     copied(values[name])
                     self._kept.add((key, name))
                 except NotPlainError:
-                    self._name((key, name), holder, values[name])
+                    if names:
+                        self._name((key, name), holder, values[name])
 
     def _name(self, place: _Place, holder: Any, value: Any) -> None:
         keeps_its_own = any(_is_overridden(holder, name) for name in _SAVE_HOOKS)
-        if place in self._named or keeps_its_own or _root(type(holder)) == "lightning":
+        if place in self._named or keeps_its_own or root(type(holder)) == "lightning":
             return
         self._named.add(place)
         _logger.warning(
@@ -197,11 +211,12 @@ class HookState:
             "rollback it is as the script builds it. If the next steps depend on it, put it into on_save_checkpoint and on_load_checkpoint, or set it "
             "in on_train_batch_start",
             *place,
-            type(value).__qualname__,
+            "of an object" if type(value) is Opaque else type(value).__qualname__,
         )
 
 
-def _attributes(holder: Any, *, with_objects: bool = True) -> Iterator[tuple[str, Any]]:
+def _attributes(holder: Any, known: frozenset[int] = frozenset()) -> Iterator[tuple[str, Any]]:
+    """With what objects and modules hold that it holds; `known` are ids of tensors that are in the checkpoint."""
     is_module = isinstance(holder, torch.nn.Module)
     left_out = {*(_OF_MODULE if isinstance(holder, LightningModule) else _OF_TORCH if is_module else ())}
     left_out.update(pruned_weights.names_of(holder) if is_module else ())
@@ -211,37 +226,35 @@ def _attributes(holder: Any, *, with_objects: bool = True) -> Iterator[tuple[str
         if not is_own or name in left_out:
             continue
         yield name, value
-        if with_objects and _is_users(value) and not isinstance(holder, Trainer):
+        if is_users(value) and not isinstance(holder, Trainer):
             yield f"{name}.__dict__", Opaque(mark(vars(value)))
+        elif held := module_attributes.of_modules_in(value, known):
+            yield f"{name} {_MODULES}", held
     if is_module:
         yield _STRUCTURE, Opaque(pruned_weights.structure(holder))
 
 
 def _of_data(key: str, loader: Any) -> Iterator[tuple[str, Any]]:
     """What a loader reads with, and whatever a wrapper such as torch's Subset wraps."""
-    if _is_users(loader):
+    if is_users(loader):
         yield key, loader
     for name in _OF_DATA:
         part, place = getattr(loader, name, None), f"{key}.{name}"
         for _ in range(3):
-            if _is_users(part):
+            if is_users(part) or _is_of_torchs_data(part):
                 yield place, part
             part, place = getattr(part, "__dict__", {}).get("dataset"), f"{place}.dataset"
 
 
-def _root(kind: type) -> str:
-    return kind.__module__.partition(".")[0]
-
-
-def _is_users(found: Any) -> bool:
-    root = _root(type(found))
-    return hasattr(found, "__dict__") and root not in _FRAMEWORKS and root not in sys.stdlib_module_names
+def _is_of_torchs_data(found: Any) -> bool:
+    """A Subset, a sampler: a hook may give it other indices or weights."""
+    return hasattr(found, "__dict__") and type(found).__module__.startswith("torch.utils.data.")
 
 
 def _is_overridden(holder: Any, name: str) -> bool:
     """By the user: in a class that is none of Lightning's, or as LambdaCallback does it."""
     home = next((kind for kind in type(holder).__mro__ if name in vars(kind)), None)
-    return name in vars(holder) or (home is not None and _root(home) not in _FRAMEWORKS)
+    return name in vars(holder) or (home is not None and root(home) not in FRAMEWORKS)
 
 
 def _users_hooks(key: str, holder: Any) -> Iterator[str]:

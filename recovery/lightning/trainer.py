@@ -26,7 +26,6 @@ from recovery.torch import devices, init_process_group, own_generators, same_pas
 from recovery.training.callbacks import ModelCheckpoint
 from recovery.training.checkpoint_config import CheckpointConfig
 from recovery.training.current import current_session
-from recovery.training.outlook import check_end
 from recovery.training.session import Session
 
 _EVERY_STEPS = 100
@@ -116,7 +115,7 @@ class Trainer(PlainTrainer):  # type: ignore[misc]  # Lightning is not there whe
 
         Raises:
             GenerationInterrupted: the generation is over; leaves the function, which is then entered again.
-            UsageError: a second `fit` of the function, a training step that draws its batches itself, or `max_epochs` that are done already.
+            UsageError: a second `fit` of the function, a training step that draws its batches itself, or `max_epochs` or `max_steps` that are done already.
             CheckpointStateError: the plan's checkpoint does not fit.
         """
         session = self.session
@@ -136,11 +135,7 @@ class Trainer(PlainTrainer):  # type: ignore[misc]  # Lightning is not there whe
         session.state = state
         session.training_stop.refusal = "its loop is Lightning's (trainer.should_stop, EarlyStopping)"
         session.restore(state)
-        if (self.max_epochs or -1) >= 0:
-            # Lightning would end at once, as if all were done.
-            more = epochs_of_averaging(self, model)
-            field = "Trainer(max_epochs)" + " and StochasticWeightAveraging's" * more
-            check_end(session.position, self.max_epochs + more, field=field)
+        state.check_ends(session.position, epochs_of_averaging(self, model))
         self._stand_in_directories(state)
         logger_files.put_back(self.loggers, state.saved.get("loggers", []), owner)
         self._recovery_checkpoint.on_begin(session)

@@ -127,6 +127,7 @@ class LiveMemory:
         self._parts.let_go()
         # Of what `session.keep` gives: the next wrapper is made as the first one was.
         self._parts.freeze(self._built_frozen)
+        self._parts.build_attributes()
         for parameter in self._trained:
             # Copied at the boundary; this one may be a part of a bucket of the world that is over.
             parameter.grad = None
@@ -141,6 +142,7 @@ class LiveMemory:
             or self._buffers.why_not()
             or self._kept.gradients.why_not()
             or self._changed()
+            or self._parts.changed_attribute()
             or self._parts.lost_position()
             or (
                 "the device was still at its last step when the world was aborted"

@@ -14,6 +14,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from recovery.torch import gradients as gradients_of
 from recovery.torch import live_shards, module_names, spread, unreduced_gradients
+from recovery.torch.module_attributes import ModuleAttributes
 from recovery.torch.passes import Passes
 
 
@@ -48,14 +49,22 @@ class Buffer:
 class LiveParts:
     """Modules, optimizers, loaders and everything else, by names like `model[0]`."""
 
-    def __init__(self, parts: Mapping[str, Sequence[Any]], *, gradients: bool) -> None:
+    def __init__(
+        self,
+        parts: Mapping[str, Sequence[Any]],
+        *,
+        gradients: bool,
+        attributes: ModuleAttributes | None = None,
+    ) -> None:
         """Sort them.
 
         Args:
             parts: by the name of the part, as the training state was given them.
             gradients: those that are there at a step's end belong to the state.
+            attributes: of these parts as the program has built them; None: as they are now.
         """
         self.has_gradients = gradients
+        self._attributes = attributes or ModuleAttributes(parts)
         self.gradients_are_alike = False
         """Those that are there were added over the ranks, as far as the last boundary or the checkpoint that was loaded says."""
         self.modules: dict[str, torch.nn.Module] = {}
@@ -197,6 +206,14 @@ class LiveParts:
         if before != here:
             return f"the buffers of its models are others than at the begin: {min(before ^ here)}"
         return ""
+
+    def changed_attribute(self) -> str:
+        """An attribute of a module that training has changed, in words; empty: there is none that a rank may have for itself."""
+        return self._attributes.why_not_live(self._bare)
+
+    def build_attributes(self) -> None:
+        """Let attributes of modules be what the program has built."""
+        self._attributes.reset(self._bare)
 
     def structure(self) -> str:
         """SHA-256 (hex) of what must be alike in the rank that gives this state and the ranks that take it."""

@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from recovery.torch import module_names, outside_state_dict
 from recovery.torch import payload as payloads
 from recovery.torch.as_built import AsBuilt
+from recovery.torch.module_attributes import ModuleAttributes
 
 _logger = logging.getLogger("recovery.torch")
 
@@ -41,10 +42,11 @@ class OutsideFolders:
             parts: gives modules, in their wrappers, and optimizers.
             frozen: by module the names of parameters that DistributedDataParallel averages no gradients of, since they were frozen when it was
                 made: whoever trains them later has other weights on each rank.
-            is_whole: the framework's checkpoint is each rank's own, and has these weights.
+            is_whole: the framework's checkpoint is each rank's own, and has these weights. The attributes of outermost modules are kept there as well.
         """
         self._parts, self._frozen, self._is_whole = parts, frozen, is_whole
-        self._built = AsBuilt(parts())
+        built = parts()
+        self._built, self._attributes = AsBuilt(built), ModuleAttributes(built, has_roots=not is_whole)
         self._own: list[set[str]] = [set() for _ in frozen]
         self._versions: list[dict[str, int]] = []
 
@@ -57,7 +59,7 @@ class OutsideFolders:
         parts = self._parts()
         if is_compared:
             self._built.compare(parts)
-        taken = outside_state_dict.take(parts)
+        taken = outside_state_dict.take(parts, self._attributes)
         for entry, own in zip(taken.get("model", ()), self._take_own(), strict=False):
             entry.update({} if self._is_whole else {_OWN: own})
         for part, entries in taken.items():

@@ -1,7 +1,7 @@
 """What training may change and no `state_dict` has.
 
-These are `requires_grad`, buffers with `persistent=False`, parameter groups that were added, and the state of a communication hook of
-DistributedDataParallel. A file has it under OUTSIDE, by part, with an entry for each object. Files of earlier releases have none: there all of it
+These are `requires_grad`, buffers with `persistent=False`, attributes of modules (module_attributes.py), parameter groups that were added, and the state of
+a communication hook of DistributedDataParallel. A file has it under OUTSIDE, by part, with an entry for each object. Files of earlier releases have none: there all of it
 stays as it was built.
 """
 
@@ -19,9 +19,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from recovery.errors import CheckpointStateError
 from recovery.torch import gradients as gradients_of
-from recovery.torch import module_names
+from recovery.torch import module_attributes, module_names
 from recovery.torch import payload as payloads
 from recovery.torch.kept_generators import KeptGenerator, is_generator
+from recovery.torch.module_attributes import ModuleAttributes
 
 _logger = logging.getLogger("recovery.torch")
 
@@ -69,10 +70,12 @@ def write_buffer(holder: dict[str, torch.Tensor | None], field: str, value: torc
             mine.copy_(value)
 
 
-def take(parts: Parts) -> dict[str, list[dict[str, Any]]]:
-    """All of it, as it is now. Nothing is copied."""
+def take(parts: Parts, attributes: ModuleAttributes | None = None) -> dict[str, list[dict[str, Any]]]:
+    """All of it, as it is now; `attributes` as they were noted where the program had built them. Nothing is copied."""
     of_parts = trained(parts)
     taken = {part: [_taken(item, of_parts) for item in items] for part, items in parts.items()}
+    for (part, number), kept in (attributes.take(parts) if attributes else {}).items():
+        taken[part][number]["attributes"] = kept
     return {part: entries for part, entries in taken.items() if any(entries)}
 
 
@@ -107,6 +110,7 @@ def put(parts: Parts, saved: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
         if "frozen" in entry and isinstance(item, torch.nn.Module):
             put_frozen(item, entry["frozen"], name)
             _put_buffers(item, entry["buffers"], name)
+            module_attributes.put(item, entry.get("attributes", {}), name)
         hooks = hook_states(parts[part][number])
         for state, values in zip(hooks, entry.get("hooks", ()), strict=False):
             _put_hook(state, values, _device_of(item))

@@ -33,6 +33,7 @@ from recovery.torch.file_layout import FileLayout
 from recovery.torch.host_copy import HostCopy
 from recovery.torch.live_memory import LiveMemory
 from recovery.torch.live_parts import LiveParts
+from recovery.torch.module_attributes import ModuleAttributes
 from recovery.torch.outside_state_dict import OUTSIDE
 from recovery.torch.overrides import BUILT
 from recovery.torch.passes import Passes
@@ -103,6 +104,7 @@ class TrainState:
         self._saves_gradients, self._gradients_logged = gradients, False
         self._live_parts: LiveParts | None = None
         self._built: AsBuilt | None = None
+        self._attributes: ModuleAttributes | None = None
         self._schedules_checked = False
         parts_of_state.check(self._parts)
 
@@ -312,7 +314,7 @@ class TrainState:
         if self._built is not None:
             self._built.compare(self._parts)
         gradients = {"gradients": self._take_gradients()} if self._saves_gradients else {}
-        outside = outside_state_dict.take(self._parts)
+        outside = outside_state_dict.take(self._parts, self._attributes)
         taken = spread.split({"parts": parts, OUTSIDE: outside, **gradients})
         # At each save: a value that becomes unsafe later would be committed, and could never be loaded.
         for name, states in (*taken["parts"].items(), *taken[OUTSIDE].items()):
@@ -326,7 +328,11 @@ class TrainState:
 
     def live_parts(self) -> LiveParts:
         """Sorted as live rollback treats them."""
-        self._live_parts = LiveParts(self._parts, gradients=self._saves_gradients)
+        # A state that is taken from another rank is noted nowhere else.
+        self._attributes = self._attributes or ModuleAttributes(self._parts)
+        self._live_parts = LiveParts(
+            self._parts, gradients=self._saves_gradients, attributes=self._attributes
+        )
         return self._live_parts
 
     def live_memory(self) -> LiveMemory:
@@ -344,7 +350,7 @@ class TrainState:
             self._schedules_checked = True
 
     def _note_built(self) -> AsBuilt:
-        self._built = AsBuilt(self._parts)
+        self._built, self._attributes = AsBuilt(self._parts), ModuleAttributes(self._parts)
         overrides.check(self._override, self._parts, self._built.options)
         outside_state_dict.report_unsaved(self._parts)
         own_generators.note_program(self._parts)

@@ -139,6 +139,45 @@ class Plateau(Net):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "monitor": "loss"}}
 
 
+class Centred(nn.Module):
+    """An average that is no buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.centre = torch.zeros(8)
+
+    @override
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.centre = 0.9 * self.centre + 0.1 * rows.detach().mean(0)
+        return rows - self.centre
+
+
+class Stepwise(Net):
+    """Whose steps change its submodules, and which remembers where its training began."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone = nn.Sequential(*self.backbone, Centred())
+
+    def on_train_start(self) -> None:
+        self.began = self.current_epoch
+
+    @override
+    def training_step(self, batch: Any, number: int) -> torch.Tensor:
+        if self.global_step == 6:
+            self.backbone[1].eval()
+            self.backbone[2].p = 0.6
+        return super().training_step(batch, number) * (1 + self.current_epoch - self.began)
+
+
+class Reversing(Callback):  # type: ignore[misc]  # Lightning is not there where types are checked
+    """Turns the data round behind each epoch: a Subset is torch's own."""
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        trainer.train_dataloader.dataset.indices = list(trainer.train_dataloader.dataset.indices)[::-1]
+
+
 class Trace:
     """What was trained on, for the test: nothing that a script would have."""
 
@@ -227,6 +266,7 @@ SCRIPTS: dict[str, Script] = {
     "moving averages": lambda: (Net(), [EMAWeightAveraging(decay=0.8, update_starting_at_step=3)]),
     "a schedule that waits for a metric": lambda: (Plateau(), []),
     "the user's own hooks": lambda: (Hooked(), [Halving()]),
+    "steps that change submodules, and data": lambda: (Stepwise(), [Reversing()]),
     "all together": lambda: (
         Net(),
         [
@@ -247,8 +287,8 @@ class FrozenStatistics(BackboneFinetuning):  # type: ignore[misc]  # as above
         self.freeze(pl_module.backbone, train_bn=False)
 
 
-def train(script: Script, directory: Path, *, behind: int = 0) -> tuple[list[Any], str]:
-    """Train to the end, from the beginning or behind a step that an earlier call has saved there.
+def train(script: Script, directory: Path, *, behind: int = 0, max_steps: int = -1) -> tuple[list[Any], str]:
+    """Train to the end, from the beginning or behind a step that an earlier call has saved there; `max_steps` as Lightning's.
 
     Returns:
         What was trained on, a line a step, and a digest of the weights.
@@ -262,6 +302,7 @@ def train(script: Script, directory: Path, *, behind: int = 0) -> tuple[list[Any
         trainer = Trainer(
             accelerator="cpu",
             max_epochs=EPOCHS,
+            max_steps=max_steps,
             callbacks=callbacks,
             logger=False,
             enable_checkpointing=False,

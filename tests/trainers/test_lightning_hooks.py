@@ -5,13 +5,18 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 pytest.importorskip("lightning.pytorch")
 
+import torch
+from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from torch import nn
 
+from recovery.errors import UsageError
 from tests.trainers.lightning_alone import BATCHES, EPOCHS, SCRIPTS, Net, train
 
 pytestmark = [pytest.mark.trainers, pytest.mark.filterwarnings("ignore")]
@@ -28,6 +33,19 @@ def test_a_rollback_into_any_epoch_trains_as_if_nothing_had_happened(tmp_path: P
         assert again == lines[-len(again) :], f"trained otherwise behind step {behind}"
         assert next(line[0] for line in again if line[0] != "mean") == behind + 1
         assert ends_with == weights, f"other weights behind step {behind}"
+
+
+def test_an_end_in_steps_that_is_done_already_is_refused(tmp_path: Path) -> None:
+    """Of the optimizer: of 12 batches there are 6."""
+
+    def script() -> tuple[Net, list[Any]]:
+        return Net(), [GradientAccumulationScheduler({0: 2})]
+
+    lines, _ = train(script, tmp_path, max_steps=8)
+    with pytest.raises(UsageError, match=r"5 is less than what this job has done: it stands at step 6"):
+        train(script, tmp_path, behind=12, max_steps=5)
+    again, _ = train(script, tmp_path, behind=12, max_steps=8)
+    assert again == lines[12:]
 
 
 class Pacer:
@@ -53,6 +71,37 @@ class Keeps(Unkept):
         """It sees to it itself."""
 
 
+class Taught(Net):
+    """By a copy that it holds in a list, so that no state_dict has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.teacher = [nn.Linear(8, 1)]
+
+    def on_train_batch_end(self, *_: object) -> None:
+        with torch.no_grad():
+            self.teacher[0].weight.lerp_(self.head.weight, 0.3)
+
+
+class Warming(Callback):  # type: ignore[misc]  # Lightning is not there where types are checked
+    """Counts in an object of its own."""
+
+    def __init__(self) -> None:
+        self.pacer = Pacer()
+
+    def on_train_batch_end(self, *_: object) -> None:
+        self.pacer.pace += 1
+
+
+def test_what_steps_change_and_no_checkpoint_has_is_named_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, logger="recovery"):
+        train(lambda: (Taught(), [Warming()]), tmp_path)
+    for named in ("module.teacher (weights of modules that are no submodules)", "Warming_1.pacer.__dict__"):
+        assert caplog.text.count(f"event=hook_state_not_kept attribute={named} reason") == 1
+
+
 @pytest.mark.parametrize("script", [Unkept, Keeps])
 def test_what_a_hook_sets_and_no_checkpoint_has_is_named_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, script: type[Net]
@@ -65,7 +114,9 @@ def test_what_a_hook_sets_and_no_checkpoint_has_is_named_once(
     )
     said = [line.getMessage() for line in caplog.records if "event=hook_state_not_kept" in line.getMessage()]
     named = {line.split("attribute=")[1].split(" reason")[0] for line in said}
-    of_module = set() if script is Keeps else {"module.pacer.__dict__", "module.notes"}
+    of_module = (
+        set() if script is Keeps else {"module.pacer.__dict__", "module.notes", "module.trace.__dict__"}
+    )
     structure = "module.backbone.(parameters, buffers, modules or forward hooks)"
     assert named == {structure, *of_module}
     assert len(said) == len(named)

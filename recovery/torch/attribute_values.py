@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from typing import Any
 
@@ -15,6 +16,18 @@ _KEPT_MAX = 1_000_000
 _COMPARED_MAX = 10_000
 """Of a longer list only the length is compared: a data set may hold a million names of files."""
 _DEEP = 6
+FRAMEWORKS = frozenset({"torch", "lightning", "torchmetrics", "recovery", "numpy"})
+
+
+def root(kind: type) -> str:
+    """Of the package that a class is from."""
+    return kind.__module__.partition(".")[0]
+
+
+def is_users(found: Any) -> bool:
+    """Is it an object with attributes, of a class that is no framework's and not Python's?"""
+    home = root(type(found))
+    return hasattr(found, "__dict__") and home not in FRAMEWORKS and home not in sys.stdlib_module_names
 
 
 class NotPlainError(Exception):
