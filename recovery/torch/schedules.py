@@ -1,19 +1,26 @@
 """Schedules of learning rates that are no part of a training state: behind a failure they would begin again, and nothing would say so.
 
-They are found as objects: a schedule holds its optimizer, and Python's collector knows what does.
+They are found as objects: a schedule holds its optimizer, and Python's collector knows what does. torch's are refused. Of an object of the user's that holds
+an optimizer and can `step`, nobody knows what it counts: it is named. So are a gradient scaler and averaged weights.
 """
 
 from __future__ import annotations
 
 import gc
+import logging
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.amp.grad_scaler import GradScaler
 from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.swa_utils import AveragedModel
 
 from recovery.errors import UsageError
+from recovery.torch.attribute_values import is_users
+
+_logger = logging.getLogger("recovery.torch")
 
 _DEEP = 4
 """From a part to a schedule that it holds: `SequentialLR._schedulers[0]` has two steps."""
@@ -49,6 +56,40 @@ def check(parts: Mapping[str, Sequence[Any]]) -> None:
                 next_step="Give it: TrainState(..., lr_scheduler=scheduler), or steps(..., lr_scheduler=scheduler); several as a list.",
             )
     _found_named.update(new)
+    _report_others(new, [*held.values(), *others])
+
+
+def _report_others(optimizers: Sequence[torch.optim.Optimizer], held: Sequence[Any]) -> None:
+    """Say which objects go with these optimizers and are in no checkpoint."""
+    known = frozenset(map(id, held))
+    if not _others(optimizers, known):
+        return
+    # As above: what an earlier entry has left behind.
+    gc.collect()
+    if names := _others(optimizers, known):
+        _logger.warning(
+            "event=not_a_part objects=%s they hold an optimizer of the state, or go with one, and are not named: what they count is in no checkpoint, "
+            "and begins again behind a failure. If the steps depend on it, give them state_dict and load_state_dict, and name them: "
+            "TrainState(..., scaler=scaler), or steps(..., scaler=scaler)",
+            ",".join(names),
+        )
+
+
+def _others(optimizers: Sequence[torch.optim.Optimizer], known: frozenset[int]) -> list[str]:
+    found = [holder for optimizer in optimizers for holder in _holders(optimizer) if _may_schedule(holder)]
+    found += [one for one in gc.get_objects() if issubclass(type(one), (GradScaler, AveragedModel))]
+    # A scaler that is switched off has no state.
+    return sorted(
+        {
+            type(one).__name__
+            for one in found
+            if id(one) not in known and (not isinstance(one, GradScaler) or one.is_enabled())
+        }
+    )
+
+
+def _may_schedule(holder: Any) -> bool:
+    return is_users(holder) and callable(getattr(type(holder), "step", None))
 
 
 def _unnamed(optimizer: torch.optim.Optimizer, held: Mapping[int, Any]) -> str:

@@ -101,6 +101,59 @@ def test_what_an_earlier_entry_has_left_is_no_schedule_of_this_one() -> None:
         gc.enable()
 
 
+class Warmup:
+    """A schedule that somebody has written himself, without a base class."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer, self.count = optimizer, 0
+
+    def step(self) -> None:
+        self.count += 1
+        self.optimizer.param_groups[0]["lr"] = 0.1 * self.count
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.count = state["count"]
+
+
+_OTHERS: dict[str, Callable[[Any, Any], Any]] = {
+    "Warmup": lambda model, optimizer: Warmup(optimizer),
+    "GradScaler": lambda model, optimizer: torch.amp.GradScaler("cpu"),
+    "AveragedModel": lambda model, optimizer: swa_utils.AveragedModel(model),
+}
+
+
+@pytest.mark.parametrize("name", _OTHERS)
+def test_what_goes_with_an_optimizer_and_is_not_named_is_said(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    gc.collect()
+    model, optimizer = trained()
+    other = _OTHERS[name](model, optimizer)
+    TrainState(model=model, optimizer=optimizer, other=other).begin()
+    assert "not_a_part" not in caplog.text
+    model, optimizer = trained()
+    other = _OTHERS[name](model, optimizer)
+    TrainState(model=model, optimizer=optimizer).begin()
+    assert caplog.text.count(f"event=not_a_part objects={name} they hold") == 1
+    assert other is not None
+
+
+def test_what_does_nothing_or_belongs_to_an_earlier_entry_is_not_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model, optimizer = trained()
+    left: Any = torch.amp.GradScaler("cpu")
+    left.itself = left
+    del left
+    off = torch.amp.GradScaler("cpu", enabled=False)
+    TrainState(model=model, optimizer=optimizer).begin()
+    assert "not_a_part" not in caplog.text
+    assert not off.is_enabled()
+
+
 def test_an_optimizer_that_is_kept_is_looked_at_once() -> None:
     model, optimizer = trained()
     first = lr_scheduler.StepLR(optimizer, 3)
