@@ -16,6 +16,7 @@ from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 from typing_extensions import override
 
 from recovery.errors import CheckpointStateError
+from recovery.torch.drawn_order import DrawnOrder
 from recovery.torch.random_state import RandomState, capture_random_state, restore_random_state
 from recovery.torch.received import Received
 from recovery.torch.sampled_order import generators_of
@@ -33,7 +34,9 @@ class WatchedLoader:
 
     def __init__(self, loader: Any, at: dict[str, Any] | None) -> None:
         """Watch a loader, whatever Lightning iterates over. Its next pass goes on at a place that `place` said; None: at its beginning."""
-        self.__dict__.update(_loader=loader, _at=at, _pass=None, _counters=SamplerCounters(loader))
+        self.__dict__.update(
+            _loader=loader, _at=at, _pass=None, _counters=SamplerCounters(loader), _order=_order_of(loader)
+        )
 
     def __getattr__(self, name: str) -> Any:
         if name in _NOT_SHOWN:
@@ -54,7 +57,9 @@ class WatchedLoader:
 
     def __iter__(self) -> Iterator[Any]:
         at = self.__dict__["_at"]
-        self.__dict__.update(_at=None, _pass=_Pass(self._loader, at, self.__dict__["_counters"]))
+        self.__dict__.update(
+            _at=None, _pass=_Pass(self._loader, at, self.__dict__["_counters"], self.__dict__["_order"])
+        )
         return self.__dict__["_pass"]  # type: ignore[no-any-return]  # what a dict of attributes holds has no type
 
     def place(self, ahead: int) -> dict[str, Any]:
@@ -64,8 +69,10 @@ class WatchedLoader:
 
 
 class _Pass:
-    def __init__(self, loader: Any, at: dict[str, Any] | None, counters: SamplerCounters) -> None:
-        self._loader, self._at = loader, at
+    def __init__(
+        self, loader: Any, at: dict[str, Any] | None, counters: SamplerCounters, order: DrawnOrder | None
+    ) -> None:
+        self._loader, self._at, self._counters, self._order = loader, at, counters, order
         self._before: deque[RandomState] = deque(maxlen=_AHEAD_MAX)
         """The random generators before each of the newest batches was asked for."""
         self._again: deque[RandomState] = deque()
@@ -73,7 +80,7 @@ class _Pass:
         self._received = 0
         self._first: RandomState | None = None
         """They before the first batch was asked for: hooks of the epoch's begin may have drawn since the pass was begun, and samplers draw only then."""
-        self._is_stream = not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset)
+        self._is_stream = order is None
         self._stream, self._drawn = (
             Received(at.get("drawn", "") if at else ""),
             deque([""], maxlen=_AHEAD_MAX + 1),
@@ -86,8 +93,10 @@ class _Pass:
                 "random": capture_random_state(),
                 "own": own,
                 "counted": counters.state(),
+                # Of worker processes that have stayed: they are given no seed, which would be drawn first.
+                "is_further": getattr(loader, "_iterator", None) is not None,
             }
-            self._batches = self._noted(iter(loader), 0)
+            self._batches = self._noted(iter(loader), 0) if order is None else order.begin()
         else:
             self._begun, self._first = at["begun"], at.get("first")
             counters.restore(self._begun.get("counted", {}))
@@ -115,17 +124,24 @@ class _Pass:
             "received": self._received - ahead,
             "before": list(self._before)[len(self._before) - ahead :],
             "drawn": self._drawn[-1 - ahead],
+            "order": self._order.digest_of(self._received - ahead) if self._order else "",
         }
 
     def _go_on(self) -> Iterator[Any]:
         at = self._at
         assert at is not None, "a pass from its beginning has its iterator"
+        if at["begun"].get("is_further") and self._order is not None:
+            self._order.begin()
+            self._counters.restore(at["begun"]["counted"])
         saved = at["begun"]["own"]
         # Earlier releases saved none of samplers inside others, which come last.
         for generator, state in zip(generators_of(self._loader)[: len(saved)], saved, strict=True):
             generator.set_state(state)
         restore_random_state(at["begun"]["random"])
-        batches: Iterator[Any] = iter(self._loader)
+        # Earlier releases have noted no order.
+        batches: Iterator[Any] = (
+            self._order.begin(at["received"], at.get("order", "")) if self._order else iter(self._loader)
+        )
         if self._first is not None:
             restore_random_state(self._first)
         if isinstance(batches, _SingleProcessDataLoaderIter) and not self._is_stream:
@@ -140,8 +156,6 @@ class _Pass:
         return batches
 
     def _noted(self, batches: Iterator[Any], received: int) -> Iterator[Any]:
-        if not self._is_stream:
-            return batches
         kind = type(getattr(self._loader, "dataset", self._loader)).__name__
         return self._stream.draw_again(batches, received, of=f"the pass of {kind}", field=_FIELD)
 
@@ -155,3 +169,8 @@ class _Pass:
                     reason=f"ended before batch {received}, where the checkpoint stands",
                     next_step="Give the data that the checkpoint was made with.",
                 ) from None
+
+
+def _order_of(loader: Any) -> DrawnOrder | None:
+    is_stream = not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset)
+    return None if is_stream else DrawnOrder(loader, _FIELD)

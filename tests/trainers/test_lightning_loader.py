@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Sampler
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    WeightedRandomSampler,
+)
 from typing_extensions import override
 
 from recovery.errors import CheckpointStateError
@@ -198,6 +205,73 @@ def iter_of(watched: WatchedLoader) -> Iterator[Any]:
     """The pass under way."""
     batches: Iterator[Any] = watched.__dict__["_pass"]
     return batches
+
+
+class Reshuffled(Sampler[int]):
+    """Shuffles by a generator that no checkpoint has."""
+
+    @override
+    def __iter__(self) -> Iterator[int]:
+        return iter(random.Random().sample(range(SIZE), SIZE))
+
+    def __len__(self) -> int:
+        return SIZE
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("ahead", [1, 2])
+def test_an_order_that_does_not_repeat_itself_is_an_error(workers: int, ahead: int) -> None:
+    def loader() -> Any:
+        return DataLoader(Noisy(), BATCH, sampler=Reshuffled(), num_workers=workers)
+
+    watched = WatchedLoader(loader(), None)
+    batches = iter(watched)
+    for _ in range(4):
+        next(batches)
+    place = watched.place(ahead)
+    with pytest.raises(
+        CheckpointStateError, match="train_dataloaders: the order that BatchSampler gives does not repeat"
+    ):
+        next(iter(WatchedLoader(loader(), place)))
+    assert next(iter(WatchedLoader(loader(), {**place, "order": ""})))
+
+
+def test_weights_of_a_sampler_that_training_changes_are_an_error_until_they_are_kept() -> None:
+    def loader(weight: float) -> Any:
+        weights = torch.ones(SIZE, dtype=torch.double)
+        weights[:5] = weight
+        return DataLoader(Noisy(), BATCH, sampler=WeightedRandomSampler(weights, SIZE))
+
+    _seed(1)
+    batches = iter(watched := WatchedLoader(loader(9.0), None))
+    received = [_plain(next(batches))[0] for _ in range(3)]
+    place = watched.place(1)
+    with pytest.raises(CheckpointStateError, match="does not repeat itself"):
+        next(iter(WatchedLoader(loader(1.0), place)))
+    assert _plain(next(iter(WatchedLoader(loader(9.0), place))))[0] == received[2]
+
+
+@pytest.mark.parametrize("shuffle", [None, True])
+def test_a_further_pass_of_worker_processes_that_stay_goes_on_in_its_order(shuffle: bool | None) -> None:
+    def loader() -> Any:
+        sampler = None if shuffle else Counting(SIZE)
+        return DataLoader(
+            Noisy(), BATCH, shuffle=shuffle, sampler=sampler, num_workers=1, persistent_workers=True
+        )
+
+    _seed(1)
+    watched = WatchedLoader(loader(), None)
+    list(iter(watched))
+    batches = iter(watched)
+    for _ in range(2):
+        next(batches)
+    place = watched.place(1)
+    order = [_plain(batch)[0] for batch in batches]
+    again = WatchedLoader(loader(), place)
+    assert [_plain(batch)[0] for batch in again][1:] == order
+    for of in (watched, again):
+        # torch has no public way to end processes that stay.
+        of.plain._iterator._shutdown_workers()
 
 
 def test_it_shows_the_loaders_attributes_and_not_its_state() -> None:
