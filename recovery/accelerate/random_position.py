@@ -21,12 +21,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils.data import WeightedRandomSampler
 
 from recovery.accelerate.stream_watch import StreamWatch
+from recovery.torch.attribute_values import is_users, root
 from recovery.torch.random_state import capture_random_state, restore_random_state
 from recovery.torch.sampler_counters import SamplerCounters, samplers_of
 
 _logger = logging.getLogger("recovery.accelerate")
+
+_said: set[str] = set()
+"""Classes of samplers."""
 
 Saved = dict[str, Any]
 """Only numbers, text, lists, dicts and tensors, so that it loads with weights_only=True."""
@@ -39,6 +44,7 @@ class Generators:
         """Look at the prepared loader that the epochs are taken from, before the first one; `field` is where the user has given its data."""
         self.loader, self._counters = loader, SamplerCounters(loader)
         self._stream = StreamWatch(loader, field)
+        _note_order(loader)
 
     def state(self) -> Saved:
         """Say where they stand."""
@@ -74,6 +80,24 @@ class Generators:
                 if isinstance(generator := getattr(part, name, None), torch.Generator):
                     found[f"{place}.{name}"] = generator
         return found
+
+
+def _note_order(loader: Any) -> None:
+    """Say once in a process which samplers could give another order where an epoch goes on."""
+    names = {
+        type(part).__name__
+        for _, part in samplers_of(loader)
+        if type(part) is WeightedRandomSampler
+        or (is_users(part) and root(type(part)) not in ("accelerate", "transformers"))
+    }
+    if new := sorted(names - _said):
+        _said.update(new)
+        _logger.info(
+            "event=order_not_compared samplers=%s nobody looks whether the order of an epoch is drawn again as it was: it has to follow from torch's, "
+            "numpy's or Python's own generators, from set_epoch or from numbers that the sampler counts, and not from weights that change in the epoch "
+            "or a generator of its own; else samples come twice, and others never",
+            ",".join(new),
+        )
 
 
 def write(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset, WeightedRandomSampler
 from typing_extensions import override
 
 pytest.importorskip("accelerate.data_loader")
@@ -92,6 +92,27 @@ def test_a_folder_of_an_earlier_release_is_not_compared_and_says_so(caplog: pyte
     assert drawn is not None
     assert len(list(drawn)) == 4
     assert "event=stream_not_compared batches=2" in caplog.text
+
+
+class ByLoss(Sampler[int]):
+    """A user's own."""
+
+    @override
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(2))
+
+    def __len__(self) -> int:
+        return 2
+
+
+def test_a_sampler_whose_order_nobody_compares_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "recovery")
+    data = TensorDataset(torch.arange(2))
+    for sampler in (None, WeightedRandomSampler([1.0, 1.0], 2), ByLoss(), ByLoss()):
+        Generators(prepare_data_loader(DataLoader(data, sampler=sampler)))
+    Generators(prepare_data_loader(DataLoader(data, shuffle=True), use_seedable_sampler=True))
+    said = [line for line in caplog.messages if "event=order_not_compared" in line]
+    assert [line.split()[1] for line in said] == ["samplers=WeightedRandomSampler", "samplers=ByLoss"]
 
 
 def test_a_set_with_indexes_is_left_out_by_number() -> None:
