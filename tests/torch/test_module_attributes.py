@@ -121,13 +121,13 @@ def test_a_value_that_comes_back_is_saved_again(tmp_path: Path) -> None:
     assert (third.net.drop.p, third.net.norm.training) == (0.4, False)
 
 
-def _with_teacher() -> nn.Module:
+def _with_teacher() -> Any:
     net: Any = Net()
     net.teacher, net.calls = [copy.deepcopy(net.out)], 0
     return net
 
 
-def _with_object() -> nn.Module:
+def _with_object() -> Any:
     net: Any = Net()
     net.pace = Pace()
     return net
