@@ -164,7 +164,10 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # not installe
         batches = progress.drawn_again(skipped) if skipped else None
         if batches is None:
             # By name, as Accelerate's own loaders do it: of a stream it is watched there.
-            batches = (self.skip_first_batches(loader, skipped) if skipped else loader).__iter__()
+            rest = self.skip_first_batches(loader, skipped) if skipped else loader
+            if skipped and progress.epoch:
+                random_position.draw_no_seed(rest)
+            batches = rest.__iter__()
         while True:
             progress.before_fetch()
             try:
@@ -291,6 +294,8 @@ class LoopProgress:
         if self._generators.loader is not loader:
             self._generators = Generators(loader, field="accelerator.steps")
         generators = self._generators
+        if self._resumed is not None:
+            generators.keep_workers()
         if self._resumed is not None and self._batches:
             generators.restore(self._resumed["begun"])
         elif self._resumed is not None:

@@ -72,6 +72,14 @@ class Generators:
         # Earlier releases have saved none.
         self._counters.restore(state.get("counted", {}))
 
+    def keep_workers(self) -> None:
+        """Have the worker processes that stay from pass to pass: torch draws a seed where it starts them, and in no later pass."""
+        inner = getattr(self.loader, "base_dataloader", self.loader)
+        if getattr(inner, "persistent_workers", False):
+            before = self.state()
+            iter(inner)
+            self.restore(before)
+
     def _of_loader(self) -> dict[str, torch.Generator]:
         """By where they hang: a loader's, and those of what it takes its indexes from."""
         found: dict[str, torch.Generator] = {}
@@ -80,6 +88,13 @@ class Generators:
                 if isinstance(generator := getattr(part, name, None), torch.Generator):
                     found[f"{place}.{name}"] = generator
         return found
+
+
+def draw_no_seed(loader: Any) -> None:
+    """Have a loader that stands for the rest of a further pass start its worker processes by a seed from elsewhere."""
+    inner = getattr(loader, "base_dataloader", loader)
+    if getattr(inner, "persistent_workers", False):
+        inner.generator = torch.Generator()
 
 
 def _note_order(loader: Any) -> None:

@@ -13,9 +13,9 @@ from typing_extensions import override
 
 pytest.importorskip("accelerate.data_loader")
 
-from accelerate.data_loader import prepare_data_loader
+from accelerate.data_loader import prepare_data_loader, skip_first_batches
 
-from recovery.accelerate.random_position import Generators
+from recovery.accelerate.random_position import Generators, draw_no_seed
 from recovery.errors import CheckpointStateError
 
 pytestmark = pytest.mark.trainers
@@ -113,6 +113,33 @@ def test_a_sampler_whose_order_nobody_compares_is_named_once(caplog: pytest.LogC
     Generators(prepare_data_loader(DataLoader(data, shuffle=True), use_seedable_sampler=True))
     said = [line for line in caplog.messages if "event=order_not_compared" in line]
     assert [line.split()[1] for line in said] == ["samplers=WeightedRandomSampler", "samplers=ByLoss"]
+
+
+def test_a_further_pass_of_worker_processes_that_stay_goes_on_in_its_order() -> None:
+    """Torch draws a seed for them in the first pass, and in no later one; the order comes from the same generator."""
+
+    def made() -> Generators:
+        data = TensorDataset(torch.arange(8))
+        return Generators(
+            prepare_data_loader(DataLoader(data, 2, shuffle=True, num_workers=1, persistent_workers=True))
+        )
+
+    def order(loader: Any) -> list[Any]:
+        return [batch[0].tolist() for batch in loader]
+
+    torch.manual_seed(1)
+    plain, again = made(), made()
+    order(plain.loader)
+    begun = plain.state()
+    second, third = order(plain.loader), order(plain.loader)
+
+    again.keep_workers()
+    again.restore(begun)
+    rest = skip_first_batches(again.loader, 1)
+    draw_no_seed(rest)
+    assert (order(rest), order(again.loader)) == (second[1:], third)
+    for loader in (plain.loader, again.loader, rest):
+        loader.base_dataloader._iterator._shutdown_workers()
 
 
 def test_a_set_with_indexes_is_left_out_by_number() -> None:
