@@ -72,10 +72,11 @@ def test_a_pass_that_has_become_shorter_is_an_error() -> None:
 
 def test_indexes_that_are_no_numbers_and_single_ones_are_compared_too() -> None:
     keys = {name: torch.tensor(float(number)) for number, name in enumerate("abcd")}
-    for loader in (
+    loaders: list[DataLoader[Any]] = [
         DataLoader(keys, batch_sampler=[["a", "b"], ["c", "d"]]),  # type: ignore[arg-type]  # a dict is a data set
         DataLoader(keys, batch_size=None, sampler=list("abcd")),  # type: ignore[arg-type]  # as above
-    ):
+    ]
+    for loader in loaders:
         order = DrawnOrder(loader, "field")
         first = next(order.begin()).tolist()
         digest = order.digest_of(1)

@@ -167,8 +167,9 @@ class Stepwise(Net):
     def training_step(self, batch: Any, number: int) -> torch.Tensor:
         if self.global_step == 6:
             self.backbone[1].eval()
-            self.backbone[2].p = 0.6
-        return super().training_step(batch, number) * (1 + self.current_epoch - self.began)
+            setattr(self.backbone[2], "p", 0.6)  # noqa: B010 - of whatever class the type checker takes it for
+        loss: torch.Tensor = super().training_step(batch, number) * (1 + self.current_epoch - self.began)
+        return loss
 
 
 class Reversing(Callback):  # type: ignore[misc]  # Lightning is not there where types are checked

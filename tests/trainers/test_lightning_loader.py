@@ -238,8 +238,7 @@ def test_an_order_that_does_not_repeat_itself_is_an_error(workers: int, ahead: i
 
 def test_weights_of_a_sampler_that_training_changes_are_an_error_until_they_are_kept() -> None:
     def loader(weight: float) -> Any:
-        weights = torch.ones(SIZE, dtype=torch.double)
-        weights[:5] = weight
+        weights = [weight] * 5 + [1.0] * (SIZE - 5)
         return DataLoader(Noisy(), BATCH, sampler=WeightedRandomSampler(weights, SIZE))
 
     _seed(1)
