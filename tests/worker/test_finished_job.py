@@ -37,7 +37,7 @@ def test_of_a_process_that_was_admitted_the_end_of_its_own_run_counts(tmp_path: 
 
     async def look() -> None:
         found = asyncio.gather(_found(never_let_in), _found(own))
-        assert await asyncio.wait_for(found, HANG_S) == (said, said)
+        assert list(await asyncio.wait_for(found, HANG_S)) == [said, said]
         assert [await next_run.check(), await other_job.check()] == ["", ""]
 
     asyncio.run(look())
