@@ -107,9 +107,10 @@ class Promises:
 
     def store_lost(self) -> None:
         """What was written is gone, or is in a moment; the numbers and the plans that anybody has received are not, nor whose rank was taken."""
-        known = [one for one in self.world.living if (NodeRecord, one.name) in self.world.store.rows]
-        # An incarnation that the lost store had counted on says nothing: the next store begins to count anew.
-        self._left_behind |= {one for one in known if one.plan and self.slots.lost_its_slot(one, one.plan)}
+        if not self._builds_again:
+            # One that is being built again knows no holders yet; an incarnation that it has counted on says nothing: the next store counts anew.
+            known = [one for one in self.world.living if (NodeRecord, one.name) in self.world.store.rows]
+            self._left_behind |= {one for one in known if self.slots.lost_its_slot(one, one.plan)}
         self._lost = self._builds_again = True
         self._admitted.clear()
         self._planned, self._scheduler_sent = (0, 0), 0
