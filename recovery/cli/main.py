@@ -121,7 +121,7 @@ COMMANDS = (
     Command(
         "rebuild",
         MAINTAIN,
-        "Rebuild a scheduler's lost store from the workers' own stores and checkpoints. Deletes nothing; refused where one is there.",
+        "Have the next scheduler rebuild its lost store from what the workers, their own stores and checkpoints report. Deletes nothing; refused where one is there.",
     ),
     Command(
         "certs",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -10,10 +9,12 @@ import typer
 
 from recovery.cli.formats import warn
 from recovery.cli.options import RecoveryPath, Yes, confirm
-from recovery.core.records import EventRecord, Record
-from recovery.errors import RecoveryPathError
-from recovery.scheduler import manifest_rebuild
-from recovery.scheduler import store_rebuild as rebuilding
+from recovery.core.policy.rebuild import Unclear
+from recovery.core.policy.rebuild import rebuild as built_of
+from recovery.core.rules import Rules
+from recovery.errors import RecoveryPathError, StoreLostError
+from recovery.scheduler import manifest_rebuild, store_rebuild
+from recovery.scheduler.store_rebuild import Traces
 
 
 def rebuild(
@@ -28,44 +29,33 @@ def rebuild(
     job: Annotated[str, typer.Option(help="which job, where --checkpoints holds those of several")] = "",
     yes: Yes = False,
 ) -> None:
-    """Rebuild the lost store of a scheduler. Refused while a process uses what is left of it."""
+    """Have the next scheduler rebuild its lost store from what the workers report. Refused while a process uses what is left of it."""
+    archived = None
     if checkpoints:
         found = manifest_rebuild.look(path, checkpoints, job=job)
         where = " ".join(map(str, checkpoints))
-        records = rebuilding.records_of(found.traces, where)
         confirm(f"Rebuild the stores in {path} of the job whose checkpoints lie below {where}?", yes=yes)
-        sources, archived = _sources(records), manifest_rebuild.write(found, records)
+        archived = manifest_rebuild.write(found)
+        traces = _lost_in(path)
     else:
-        traces = rebuilding.lost_in(path)
-        scheduler = rebuilding.scheduler_elsewhere(traces) if traces is not None else None
+        traces = _lost_in(path)
+        scheduler = store_rebuild.scheduler_elsewhere(traces)
         if scheduler is not None:
             warn(
                 f"the scheduler of this job is on another host, at {scheduler}: make its store here only if it is lost there"
             )
         confirm(
-            f"Rebuild the scheduler's store of the job in {path} from what its workers have noted?", yes=yes
+            f"Have the next scheduler of the job in {path} rebuild its store from what the workers know?",
+            yes=yes,
         )
-        sources, archived = rebuild_store(path)
-    typer.echo(f"rebuilt: {sources}")
+    archived = rebuild_store(traces) or archived
+    typer.echo(f"the next scheduler asks the workers; {traces.description}")
     if archived is not None:
         typer.echo(f"what was left of the old one: {archived}")
 
 
-def _sources(records: Iterable[Record]) -> str:
-    return next(record.details for record in records if isinstance(record, EventRecord))
-
-
-def rebuild_store(path: Path) -> tuple[str, Path | None]:
-    """Rebuild the lost store of a scheduler. Refused while a process uses what is left of it.
-
-    Returns:
-        What was taken from where and what nobody knew; and where what was left of the old store lies now.
-
-    Raises:
-        StoreLostError: what is there does not show all of it.
-        RecoveryPathError: there is nothing to rebuild, or the store is there.
-    """
-    traces = rebuilding.lost_in(path)
+def _lost_in(path: Path) -> Traces:
+    traces = store_rebuild.lost_in(path)
     if traces is None:
         raise RecoveryPathError(
             path=str(path),
@@ -73,6 +63,20 @@ def rebuild_store(path: Path) -> tuple[str, Path | None]:
             next_step=f"Look at it with `recovery status {path}`; where the stores of its workers are gone as well, name where the ranks have saved "
             f"(recovery rebuild {path} --checkpoints DIR). Nothing was changed.",
         )
-    records = rebuilding.records_of(traces)
-    archived = rebuilding.write(path, records)
-    return _sources(records), archived
+    return traces
+
+
+def rebuild_store(traces: Traces) -> Path | None:
+    """Have the next scheduler ask the workers which job it is of. Refused while a process uses what is left of its store.
+
+    Returns:
+        Where what was left of the old store lies now; None: there was nothing.
+
+    Raises:
+        StoreLostError: the workers' stores contradict each other.
+    """
+    built = built_of(traces.pasts) if traces.pasts else None
+    if isinstance(built, Unclear):
+        raise StoreLostError(path=str(traces.path), found=f"{traces.description}, but {built.reason}")
+    count = built.worker_count if built is not None else 1
+    return store_rebuild.ask_workers(traces.path, Rules(worker_count=count))

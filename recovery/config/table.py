@@ -92,7 +92,7 @@ RECOVERY = (
     switch("MS_STORE_WITHOUT_WAL",
            meaning="1: a store whose -wal file is missing or has lost its end is opened all the same. Set it once, after another tool folded the -wal in, or to go on without the lost rows."),
     switch("MS_REBUILD_STORE",
-           meaning="1: a scheduler that finds its store lost rebuilds it from what the workers' own stores and checkpoints, or the workers themselves, report of the job. 0: it refuses and names what it found."),
+           meaning="1: a scheduler that finds its store lost asks the workers, and rebuilds it from what they, their own stores and checkpoints report of the job. 0: it refuses and names what it found."),
     _whole("MS_FAILED_SAVES_MAX", 0, 10**9, default="10",
            meaning="Saves on the disk that may fail in a row on one rank. When so many have, or the last one of the training has, it ends with SAVES_FAILED instead of 0. 0: it never ends for that."),
     _file("MS_STEP_LOG", example="./steps.log",

@@ -276,14 +276,10 @@ def _earlier(
     placed: Sequence[placement.Placed],
     beginner: ProcessStarter,
 ) -> EarlierJob | None:
-    """Asks what was left behind here; None: the scheduler is started here too, and has no store that could know anything.
-
-    A lost store that the scheduler builds again knows what the workers' stores do.
-    """
+    """Asks what was left behind here; None: the scheduler is started here too, and has no store that could know anything."""
     path = environment.get("MS_RECOVERY_PATH", "")
-    builds_again = environment.get("MS_REBUILD_STORE") == "1"
     is_here = any(process.kind is placement.ProcessKind.SCHEDULER for process in placed)
-    if is_here and not (path and (builds_again or look_at(scheduler_path(Path(path))).may_be_there)):
+    if is_here and not (path and look_at(scheduler_path(Path(path))).may_be_there):
         return None
     patience_s = SCHEDULER_HERE_S if is_here else 0.0
     return EarlierJob(contact, meanwhile=beginner.first_template, patience_s=patience_s)

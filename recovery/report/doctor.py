@@ -211,6 +211,8 @@ def _lost_store(path: Path, host: str) -> Iterator[Check]:
         yield check(
             "store", f"of workers only; the scheduler of their job is on another host, at {scheduler}"
         )
+    elif lost is not None and lost.is_asked_for:
+        yield check("store", f"which job it is of is asked of the workers: {lost.description}")
     elif lost is not None:
         found = f"the scheduler's store is lost, its job is not: {lost.description}"
         step = f"Rebuild it: `recovery rebuild {path}`, or MS_REBUILD_STORE=1 in the scheduler."

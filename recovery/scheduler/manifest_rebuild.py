@@ -1,89 +1,119 @@
-"""The store of a job whose workers' stores are lost as well: its checkpoints' manifests say which job it was, and who has saved where."""
+"""Where the workers' stores of a job are lost as well: its checkpoints' manifests say which job it was, and who has saved where."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from recovery import clock
-from recovery.checkpoint import jobs
-from recovery.core.ids import NodeId, RunId
-from recovery.core.messages import JobHistory
-from recovery.core.records import DirectoryRecord, Record
+from recovery.checkpoint import catalogue, jobs
+from recovery.checkpoint.contribution import Manifest
+from recovery.core.ids import Incarnation, NodeId, Rank, RunId
+from recovery.core.messages import Role
+from recovery.core.records import (
+    CheckpointState,
+    DirectoryRecord,
+    JobState,
+    NodeRecord,
+    NodeState,
+    Record,
+    to_record,
+)
+from recovery.core.rules import Rules
+from recovery.core.scheduler.job_states import new_job
 from recovery.errors import RecoveryPathError, UsageError
 from recovery.scheduler import store_rebuild
-from recovery.scheduler.store_rebuild import Traces
 from recovery.store.archive import archive_stores, scheduler_files
 from recovery.store.paths import scheduler_path
 from recovery.store.reader import read_scheduler, stored_workers
 from recovery.store.repository import WorkerStore
 
-_FLAG = "--checkpoints"
+
+class _Saved(NamedTuple):
+    """A checkpoint of one rank."""
+
+    directory: str
+    prefix: str
+    manifest: Manifest
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class Found(NamedTuple):
     """What a job has left."""
 
-    traces: Traces
-    """As its workers' stores would show it, where there were any."""
-    directories: dict[NodeId, tuple[DirectoryRecord, ...]]
-    """Where the ranks have saved whose own stores are gone, by the id that a launcher gives the worker of that rank."""
+    path: Path
+    """The recovery path."""
+    known: frozenset[NodeId]
+    """Workers whose own stores know the job. What they say goes before the manifests of their ranks."""
+    rows: Mapping[NodeId, tuple[Record, ...]]
+    """What the others' stores would hold, by the id that a launcher gives the worker of the rank."""
 
 
 def look(path: Path, below: Sequence[Path], *, job: str = "") -> Found:
     """Find what is left of a job. Nothing is changed.
 
     Args:
-        path: the recovery path. What a worker's own store says there of the job goes before its manifests.
+        path: the recovery path.
         below: directories; the checkpoints of all ranks lie there, or below.
         job: which job; empty: the only one that has left any.
 
     Raises:
         RecoveryPathError: the scheduler's store is there, and knows checkpoints.
-        UsageError: no checkpoints are there, or they are of several jobs.
+        UsageError: no checkpoints are there, or they are of several jobs, or of a rank there are none.
         StoreError: what lies in the recovery path cannot be used as it is.
         OSError: a directory cannot be listed.
     """
     _check_is_lost(path)
-    places: dict[str, dict[int, set[tuple[str, str, int]]]] = {}
-    newest: dict[str, int] = {}
+    found: dict[str, dict[Rank, list[_Saved]]] = {}
     for directory in below:
         for place, manifest in jobs.manifests_below(directory.absolute()):
             prefix = jobs.prefix_of(manifest)
             if prefix is not None:
-                of_job = places.setdefault(manifest.job, {})
-                of_job.setdefault(manifest.rank, set()).add((str(place), prefix, manifest.run))
-                newest[manifest.job] = max(newest.get(manifest.job, 0), manifest.step)
-    job = job or _only(newest, below)
-    if job not in places:
-        raise UsageError(
-            field=f"--job {job}", reason="has left no checkpoints there", next_step=_name_one(newest)
-        )
+                of_rank = found.setdefault(manifest.job, {}).setdefault(Rank(manifest.rank), [])
+                of_rank.append(_Saved(str(place), prefix, manifest))
+    where = " ".join(f"--checkpoints {directory}" for directory in below)
+    job = _chosen(job, found, where)
     stored = store_rebuild.lost_in(path)
-    pasts = {name: past for name, past in (stored.pasts if stored else {}).items() if past.job == job}
-    known = {past.rank for past in pasts.values()}
-    directories = {
-        NodeId(str(rank)): tuple(
-            DirectoryRecord(path=place, prefix=prefix, run=RunId(run)) for place, prefix, run in sorted(where)
-        )
-        for rank, where in sorted(places[job].items())
-        if rank not in known
-    }
-    for name, records in directories.items():
-        past = store_rebuild.past_of_files(records, job=job, rank=int(name))
-        assert past is not None, "a manifest of the job stands in each of these directories"
-        pasts[name] = past
-    _check_all_there(pasts, below)
-    traces = Traces(
-        path=path,
-        remains=(),
-        pasts=pasts,
-        nodes={name: node for name, node in (stored.nodes if stored else {}).items() if name in pasts},
-        unreadable=stored.unreadable if stored else (),
+    known = {name: past for name, past in (stored.pasts if stored else {}).items() if past.job == job}
+    worlds = {past.rank: (past.run, past.worker_count) for past in known.values()}
+    rows: dict[NodeId, tuple[Record, ...]] = {}
+    for rank, saved in sorted(found[job].items()):
+        if rank not in worlds:
+            newest = max(
+                saved, key=lambda one: (one.manifest.run, one.manifest.generation, one.manifest.step)
+            )
+            worlds[rank] = (RunId(newest.manifest.run), newest.manifest.world_size)
+            rows[NodeId(str(rank))] = _rows(newest, saved)
+    _check_all_there(worlds, where)
+    return Found(path, frozenset(known), rows)
+
+
+def _rows(newest: _Saved, saved: Sequence[_Saved]) -> tuple[Record, ...]:
+    """What the worker of a rank would have noted: the job, its own row, its newest save, and where to look for all."""
+    directory, _, manifest = newest
+    rank, held = Rank(manifest.rank), catalogue.held_of(manifest, Path(directory) / manifest.file)
+    job = msgspec.structs.replace(
+        new_job(manifest.job, Rules(worker_count=manifest.world_size)),
+        run=held.run,
+        state=JobState.RUNNING,
+        generation=held.generation,
     )
-    return Found(traces=traces, directories=directories)
+    node = NodeRecord(
+        node_id=NodeId(str(rank)),
+        role=Role.WORKER,
+        rank=rank,
+        incarnation=Incarnation(manifest.incarnation),
+        state=NodeState.LIVE,
+        token_digest="",
+        admission_request="",
+        host="",
+        pid=0,
+    )
+    places = sorted({(one.directory, one.prefix, one.manifest.run) for one in saved})
+    directories = (DirectoryRecord(path=path, prefix=prefix, run=RunId(run)) for path, prefix, run in places)
+    return job, node, to_record(rank, held, CheckpointState.PUBLISHED), *directories
 
 
 def _check_is_lost(path: Path) -> None:
@@ -100,41 +130,41 @@ def _check_is_lost(path: Path) -> None:
         )
 
 
-def _only(newest: dict[str, int], below: Sequence[Path]) -> str:
-    if len(newest) == 1:
-        return next(iter(newest))
-    where = " ".join(f"{_FLAG} {directory}" for directory in below)
-    if not newest:
+def _chosen(job: str, found: Mapping[str, Mapping[Rank, Sequence[_Saved]]], where: str) -> str:
+    """The job that is meant: the one that is named, else the only one."""
+    if job in found or (not job and len(found) == 1):
+        return job or next(iter(found))
+    if not found:
         raise UsageError(
             field=where,
             reason="holds no manifest of a checkpoint",
             next_step="Name where the ranks have saved.",
         )
+    known = "; ".join(
+        f"--job {name} (up to step {max(one.manifest.step for saved in ranks.values() for one in saved)})"
+        for name, ranks in sorted(found.items())
+    )
     raise UsageError(
-        field=where, reason=f"holds checkpoints of {len(newest)} jobs", next_step=_name_one(newest)
+        field=f"--job {job}" if job else where,
+        reason="has left no checkpoints there" if job else f"holds checkpoints of {len(found)} jobs",
+        next_step=f"Name one of them: {known}.",
     )
 
 
-def _name_one(newest: dict[str, int]) -> str:
-    known = "; ".join(f"--job {job} (up to step {step})" for job, step in sorted(newest.items()))
-    return f"Name one of them: {known}."
-
-
-def _check_all_there(pasts: dict[NodeId, JobHistory], below: Sequence[Path]) -> None:
+def _check_all_there(worlds: Mapping[Rank, tuple[RunId, int]], where: str) -> None:
     """A rank that nothing is known of would keep the job from every common step."""
-    newest = max(pasts.values(), key=lambda past: (past.run, past.generation))
-    there = {past.rank for past in pasts.values() if past.run == newest.run}
-    missing = [rank for rank in range(newest.worker_count) if rank not in there]
+    run, count = max(worlds.values())
+    missing = [rank for rank in map(Rank, range(count)) if rank not in worlds or worlds[rank][0] != run]
     if missing:
         raise UsageError(
-            field=" ".join(f"{_FLAG} {directory}" for directory in below),
-            reason=f"holds no checkpoint of rank {', '.join(map(str, missing))} of run {newest.run}",
-            next_step=f"Name the directories of all {newest.worker_count} ranks, or one above them.",
+            field=where,
+            reason=f"holds no checkpoint of rank {', '.join(map(str, missing))} of run {run}",
+            next_step=f"Name the directories of all {count} ranks, or one above them.",
         )
 
 
-def write(found: Found, records: tuple[Record, ...]) -> Path | None:
-    """Make the scheduler's store of these rows, and for each worker whose store is gone one that says where its rank has saved.
+def write(found: Found) -> Path | None:
+    """Make a store for each worker whose own is gone, so that it knows its job and where its rank has saved.
 
     What is in the way is archived, and nothing else is touched.
 
@@ -143,18 +173,15 @@ def write(found: Found, records: tuple[Record, ...]) -> Path | None:
 
     Raises:
         StoreLockedError: a process has a store of this path open.
-        StoreError, RecoveryPathError: as `SchedulerStore.open`.
+        StoreError, RecoveryPathError: as `WorkerStore.open`.
     """
-    path, archived = found.traces.path, None
-    pinned = found.traces.pasts.keys() - found.directories.keys()
-    in_the_way = path.is_dir() and (scheduler_files(path) or set(stored_workers(path)) - pinned)
-    if in_the_way:
-        archived = archive_stores(path, f"lost-{clock.wall_ms()}", pinned=pinned)
-    for node_id, directories in found.directories.items():
+    path, archived = found.path, None
+    if path.is_dir() and (scheduler_files(path) or set(stored_workers(path)) - found.known):
+        archived = archive_stores(path, f"lost-{clock.wall_ms()}", pinned=found.known)
+    for node_id, rows in found.rows.items():
         store = WorkerStore.open(path, node_id)
         try:
-            store.apply(directories, wall_ms=clock.wall_ms())
+            store.apply(rows, wall_ms=clock.wall_ms())
         finally:
             store.close()
-    store_rebuild.write(path, records)
     return archived

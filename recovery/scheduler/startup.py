@@ -11,12 +11,10 @@ from pathlib import Path
 import msgspec
 
 from recovery.config import Settings
-from recovery.core.causes import Cause
 from recovery.core.failed_work import FailedWork
-from recovery.core.records import EventRecord, JobRecord, NodeRecord
+from recovery.core.records import JobRecord, NodeRecord
 from recovery.core.scheduler.job_states import new_job, next_incarnation
 from recovery.core.scheduler.machine import SchedulerMachine
-from recovery.core.scheduler.membership.lost_scheduler_store import REBUILDING
 from recovery.errors import RecoveryError, RegistrationError, StoreLostError
 from recovery.scheduler import store_rebuild
 from recovery.store.archive import archived_jobs
@@ -60,40 +58,23 @@ def open_store(settings: Settings) -> SchedulerStore | None:
     """Open the store of the recovery path; None when recovery is off and nothing is persisted.
 
     Raises:
+        StoreLostError: a job is there that its scheduler's store does not know, and MS_REBUILD_STORE is not set.
         StoreError, RecoveryPathError: as the store finds it.
     """
     path = settings.recovery_path
     if path is None:
         return None
     traces = store_rebuild.lost_in(path, accept_without_wal=settings.store_without_wal)
-    if traces is not None:
-        _rebuild(path, traces, settings)
+    if traces is not None and not traces.is_asked_for:
+        if not settings.rules.rebuild_store:
+            raise StoreLostError(path=str(path), found=traces.description)
+        archived = store_rebuild.ask_workers(path, settings.rules)
+        _logger.warning("event=store_rebuilding %s; every worker is asked", traces.description)
+        if archived is not None:
+            _logger.warning(
+                "event=store_laid_aside what was left of the lost store is archived in %s", archived
+            )
     return SchedulerStore.open(path, accept_without_wal=settings.store_without_wal)
-
-
-def _rebuild(path: Path, traces: store_rebuild.Traces, settings: Settings) -> None:
-    """Make the lost store again as far as the path shows; the workers are asked for the rest.
-
-    Raises:
-        StoreLostError: MS_REBUILD_STORE is not set, or the traces contradict each other.
-    """
-    if not settings.rules.rebuild_store:
-        raise StoreLostError(path=str(path), found=traces.description)
-    try:
-        records = store_rebuild.records_of(traces)
-    except StoreLostError as error:
-        if traces.rebuilding:
-            # The workers are asked already.
-            return
-        job = new_job(uuid.uuid4().hex, settings.rules)
-        records = (msgspec.structs.replace(job, reason=REBUILDING, cause=Cause.STORE_REBUILT),)
-        _logger.warning("event=store_rebuilding %s; every worker is asked", error)
-    else:
-        event = next(record for record in records if isinstance(record, EventRecord))
-        _logger.warning("event=%s reason=%r details=%r", event.kind.value, event.reason, event.details)
-    archived = store_rebuild.write(path, records)
-    if archived is not None:
-        _logger.warning("event=store_laid_aside what was left of the lost store is archived in %s", archived)
 
 
 def load_machine(store: SchedulerStore | None, settings: Settings) -> SchedulerMachine:
@@ -107,8 +88,16 @@ def load_machine(store: SchedulerStore | None, settings: Settings) -> SchedulerM
     if state is None or state.job is None:
         machine = SchedulerMachine(new_job(uuid.uuid4().hex, settings.rules), settings.rules)
     else:
-        _check_same_job(state, settings)
-        machine = SchedulerMachine(next_incarnation(state.job), settings.rules)
+        job, rules = next_incarnation(state.job), settings.rules
+        if store_rebuild.is_asked_for(job):
+            # Whether the settings are those of the job shows when the workers have said which it is.
+            job = msgspec.structs.replace(
+                job, worker_count=rules.worker_count, server_count=rules.server_count
+            )
+            rules = msgspec.structs.replace(rules, rebuild_store=True)
+        else:
+            _check_same_job(state, settings)
+        machine = SchedulerMachine(job, rules)
         assert store is not None, "the state came from it"
         nodes = _as_of_now(state.nodes, store.away_ms())
         machine.restore(

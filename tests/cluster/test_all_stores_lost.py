@@ -41,7 +41,7 @@ def test_job_whose_stores_are_all_removed_is_refused_a_second_beginning_and_goes
 
         assert rebuild(path, "--checkpoints", str(checkpoints)).returncode == ROWS["USAGE"].exit_code
         done = rebuild(path, "--checkpoints", str(checkpoints), "--yes")
-        assert "rebuilt: 0: rank 0, generation 1, holds steps 15, 20, 25" in done.stdout, done.stderr
+        assert "0 (rank 0, run 1, generation 1, job " in done.stdout, done.stderr
 
         cluster.start()
         cluster.wait_end()

@@ -184,8 +184,9 @@ def test_lost_store_is_built_again_with_the_ranks_that_standbys_had_taken(tmp_pa
         for path in (tmp_path / "recovery").glob("scheduler.db*"):
             path.unlink()
         cluster.launch("sched", MS_STANDBY_NUM="1", MS_REBUILD_STORE="1")
+        cluster.wait_event(EventKind.STORE_REBUILT)
         for name in ("worker_0", "standby_0"):
-            cluster.wait_event(EventKind.NODE_RESUMED, name)
+            cluster.wait_event(EventKind.NODE_ADMITTED, name)
         cluster.go_on()
         cluster.wait_end()
         cluster.check_result()

@@ -202,6 +202,28 @@ def test_lost_id_whose_name_is_taken_sits_under_another() -> None:
     assert ranks(desk) == {"worker_0": None, "worker_0.2": 0, "worker_1": 1}
 
 
+@pytest.mark.parametrize(
+    ("ids", "pasts", "names"),
+    [
+        (("worker_0", "worker_0.2"), (1, 0), ("worker_0", "worker_0.2")),
+        (("worker_0.3", "worker_0.2"), (1, 0), ("worker_0", "worker_0.2")),
+        (("worker_0.2", "worker_1"), (0, 1), ("worker_0", "worker_1")),
+    ],
+    ids=["a member has another place of that name", "one name for two", "each has its own"],
+)
+def test_no_two_slots_have_one_name_and_none_that_of_a_member_of_another_one(
+    ids: tuple[str, str], pasts: tuple[int, int], names: tuple[str, str]
+) -> None:
+    desk = Desk(RULES)
+    workers = [Worker(desk, name, replaces="worker_0" if "." in name else "") for name in ids]
+    for one in workers:
+        assert isinstance(one.register(), m.Admitted)
+    for one, rank in zip(workers, pasts, strict=True):
+        ready(one, past(rank, 10, generation=5))
+    assert tuple(desk.machine.state.nodes[NodeId(name)].slot for name in ids) == names
+    assert ranks(desk) == dict(zip(ids, pasts, strict=True))
+
+
 # --- afterwards ---------------------------------------------------------------------------------------------------------
 
 

@@ -11,9 +11,8 @@ from recovery.core.policy import rebuild
 from recovery.core.policy.next_plan import End, next_plan
 from recovery.core.policy.ranks import keep
 from recovery.core.policy.rebuild import Rebuilt, Unclear
-from recovery.core.records import (
-    CheckpointState,
-)
+from recovery.core.policy.rollback import in_lineage
+from recovery.core.records import CheckpointState
 from recovery.core.rules import Rules
 from recovery.core.tiers import MEMORY_DIRECTORY_PREFIX
 from tests.core.desk import Desk, checkpoint
@@ -22,16 +21,17 @@ from tests.core.pasts import OLD, began, built, past
 # --- what the workers know together ------------------------------------------------------------------------------------
 
 
-def test_the_newest_common_step_is_committed_and_numbers_go_on_from_the_highest() -> None:
+def _steps(found: Rebuilt, known: m.JobHistory) -> list[int]:
+    """What of a rank's files can be gone back to."""
+    return [held.step for held in in_lineage(known.held, found.generations)]
+
+
+def test_numbers_go_on_from_the_highest_and_nothing_is_taken_for_committed_where_a_step_is_common() -> None:
     found = built(past(0, 10, 20, generation=4), past(1, 10, 20, 30, generation=4, began=()))
 
     assert (found.job, found.run, found.generation, found.scheduler_incarnation) == (OLD, 1, 4, 5)
     assert found.ranks == {"w0": 0, "w1": 1}
-    assert found.missing() == []
-    states = {(int(one.rank), one.step): one.state for one in found.checkpoints}
-    assert {states[0, 20], states[1, 10]} == {CheckpointState.COMMITTED}
-    assert states[1, 30] is CheckpointState.PUBLISHED
-    assert {one.reason for one in found.checkpoints} == {""}
+    assert (found.checkpoints, found.unsure) == ((), ())
 
 
 def test_a_file_of_a_suffix_that_was_rolled_back_is_left_out() -> None:
@@ -40,7 +40,7 @@ def test_a_file_of_a_suffix_that_was_rolled_back_is_left_out() -> None:
 
     found = built(one, other)
 
-    assert {(file.rank, file.step) for file in found.checkpoints} == {(0, 10), (1, 10)}
+    assert (_steps(found, one), _steps(found, other)) == ([10], [10])
     assert [(one.generation, one.step) for one in found.generations] == [(1, 0), (2, 10)]
     assert found.generation == 2
 
@@ -52,14 +52,11 @@ def test_of_two_reports_on_where_a_generation_began_the_lower_counts() -> None:
 
 def test_where_a_forgotten_generation_began_is_taken_from_its_lowest_file() -> None:
     newer = (checkpoint(20, generation=2, path="0/20"), checkpoint(10, generation=1, path="0/10"))
-    found = built(
-        past(0, held=newer, generation=3, began=(began(1, 0),)),
-        past(1, 10, 20, generation=1, began=(began(1, 0),)),
-    )
+    other = past(1, 10, 20, generation=1, began=(began(1, 0),))
+    found = built(past(0, held=newer, generation=3, began=(began(1, 0),)), other)
 
     assert [(one.generation, one.step) for one in found.generations] == [(1, 0), (2, 19)]
-    steps_of_1 = {file.step for file in found.checkpoints if file.rank == 1}
-    assert steps_of_1 == {10}, "step 20 of generation 1 beside step 20 of generation 2"
+    assert _steps(found, other) == [10], "step 20 of generation 1 beside step 20 of generation 2"
 
 
 @pytest.mark.parametrize("lost_files", [False, True])
@@ -67,16 +64,14 @@ def test_who_has_saved_keeps_the_plan_from_step_0_even_without_files(lost_files:
     one = past(0, 10)
     found = built(msgspec.structs.replace(one, held=()) if lost_files else one, past(1))
 
-    assert CheckpointState.COMMITTED in {file.state for file in found.checkpoints}
-    assert "taken for so" in found.report()
-
-
-def test_a_note_of_a_file_that_is_there_is_not_doubled() -> None:
-    found = built(past(0, 10), past(1))
-    assert [(file.rank, file.step, file.reason) for file in found.checkpoints] == [(0, 10, rebuild.NOT_KNOWN)]
+    assert [(one.rank, one.step, one.state, one.reason) for one in found.checkpoints] == [
+        (0, 10, CheckpointState.COMMITTED, rebuild.NOT_KNOWN)
+    ]
+    assert "taken for so" in found.report
 
 
 def test_a_generation_that_began_above_0_proves_a_committed_step() -> None:
+    """Also where nobody has noted a save."""
     found = built(past(0, began=(began(1, 40),)), past(1, began=()))
     assert found.checkpoints == ()
     desk = Desk(Rules(worker_count=2))
@@ -85,11 +80,11 @@ def test_a_generation_that_began_above_0_proves_a_committed_step() -> None:
     assert isinstance(decided, End)
 
 
-def test_a_plan_that_went_to_memory_does_not_hide_what_was_saved_on_disks() -> None:
+def test_a_step_that_is_common_in_memory_does_not_hide_what_was_saved_on_disks() -> None:
     in_memory = checkpoint(12, path=f"/dev/shm/{MEMORY_DIRECTORY_PREFIX}1000-abc/run-1-rank-0/12")
-    known = past(0, began=(began(1, 0), began(2, 12)), generation=2, held=(in_memory,), saved_step=10)
-    found = built(known, past(1, began=(began(1, 0),)))
+    found = built(past(0, held=(in_memory,), saved_step=10), past(1, held=(in_memory,)))
 
+    # Then the hosts restart.
     desk = Desk(Rules(worker_count=2))
     desk.machine.state.checkpoints.load(found.checkpoints, found.generations)
     decided = next_plan(desk.machine.state.checkpoints.facts(allow_restart_from_zero=False))
@@ -99,7 +94,7 @@ def test_a_plan_that_went_to_memory_does_not_hide_what_was_saved_on_disks() -> N
 def test_an_older_run_counts_only_for_the_numbers() -> None:
     found = built(past(0, 10), past(1, 90, run=RunId(0), scheduler_incarnation=Incarnation(9)))
 
-    assert found.missing() == [1]
+    assert found.ranks == {"w0": 0}
     assert found.scheduler_incarnation == 9
     assert found.reports.keys() == {"w0", "w1"}, "the number of each of them is given again to nobody"
     assert {file.rank for file in found.checkpoints} == {0}
@@ -126,7 +121,7 @@ def test_what_was_taken_from_where_is_reported() -> None:
     known = {NodeId("w0"): past(0, 10, 20), NodeId("w1"): past(1)}
     found = rebuild.rebuild(known)
     assert isinstance(found, Rebuilt)
-    report = found.report()
+    report = found.report
     assert report.startswith(
         "w0: rank 0, generation 1, holds steps 10, 20; w1: rank 1, generation 1, holds nothing"
     )
@@ -134,8 +129,7 @@ def test_what_was_taken_from_where_is_reported() -> None:
     known = {NodeId("w0"): past(0, 10), NodeId("w1"): past(1, 10)}
     found = rebuild.rebuild(known)
     assert isinstance(found, Rebuilt)
-    assert "not known" not in found.report()
-    assert found.report("why").endswith("; not known: why")
+    assert "not known" not in found.report
 
 
 def test_ranks_that_are_kept_leave_the_rest_to_the_others() -> None:
@@ -152,9 +146,8 @@ def test_of_one_rank_the_newest_holder_counts_and_who_was_replaced_is_named() ->
     found = rebuild.rebuild(known)
     assert isinstance(found, Rebuilt)
     assert found.ranks == {"w0": 0, "s0": 1}
-    assert "w1: rank 1, generation 3, holds steps 10, 99" in found.report()
-    assert found.unsure == ()
-    assert 99 not in {one.step for one in found.checkpoints}
+    assert "w1: rank 1, generation 3, holds steps 10, 99" in found.report
+    assert (found.unsure, found.checkpoints) == ((), ()), "step 10 is common, and 99 is of who was replaced"
 
 
 # --- who has said it and is gone ----------------------------------------------------------------------------------------
@@ -190,7 +183,7 @@ def test_who_has_saved_and_is_gone_keeps_the_plan_from_step_0(lost_files: bool) 
     ("newest", "first"), [(0, 1_000), (5, 1_000), (900, 1_000), (901, 2_000), (1_000, 2_000)]
 )
 def test_numbers_that_who_did_not_come_may_have_been_given_stay_free(newest: int, first: int) -> None:
-    assert rebuild.first_number_after(Generation(newest)) == first
+    assert rebuild.first_number_after(Generation(newest), 0) == first
     assert rebuild.first_number_after(Generation(newest), 7) == first + 7_000
 
 
@@ -204,7 +197,7 @@ def test_two_stores_that_know_the_same_of_a_job_go_on_at_different_numbers() -> 
 def test_run_that_only_who_is_gone_knew_goes_on() -> None:
     found = said(past(1, generation=2, run=RunId(7)))
     assert isinstance(found, Rebuilt)
-    assert (found.run, found.generation, found.missing()) == (7, 2, [0, 1])
+    assert (found.run, found.generation, found.ranks) == (7, 2, {})
 
 
 def test_another_job_of_who_is_gone_counts_nowhere() -> None:
@@ -219,15 +212,3 @@ def test_who_is_gone_and_contradicts_is_named(known: m.JobHistory, why: str) -> 
     assert isinstance(found, Unclear)
     assert why in found.reason
     assert "s0" in found.reason
-
-
-def test_no_two_slots_have_one_name_and_none_that_of_a_member_of_another_one() -> None:
-    def named(**wanted: str) -> dict[str, str]:
-        return {
-            str(name): slot
-            for name, slot in rebuild.slot_names({NodeId(one): of for one, of in wanted.items()}).items()
-        }
-
-    assert named(a="x", b="b") == {"a": "x", "b": "b"}
-    assert named(a="x", b="x") == {"a": "x", "b": "b"}
-    assert named(a="b", b="x") == {"a": "a", "b": "x"}

@@ -8,14 +8,14 @@ _FOUND = "tests/core/test_copies_found_again.py"
 
 TIERS = (
     Bug(
-        "a plan that went to memory proves what lies on disks",
+        "a step that is common in memory hides what was saved on disks",
         "I9",
         "core/policy/rebuild.py",
-        "_checkpoints",
-        "any(record.step and record.step not in in_memory for record in generations)",
-        "any(record.step for record in generations)",
+        "_taken_for_committed",
+        "rollback.common_steps(on_disks, worker_count)",
+        "rollback.common_steps(rollback.by_step(held), worker_count)",
         (
-            "tests/core/test_rebuild_policy.py::test_a_plan_that_went_to_memory_does_not_hide_what_was_saved_on_disks",
+            "tests/core/test_rebuild_policy.py::test_a_step_that_is_common_in_memory_does_not_hide_what_was_saved_on_disks",
         ),
     ),
     Bug(

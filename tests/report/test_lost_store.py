@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from recovery.cli.rebuild import rebuild_store
 from recovery.core.ids import RunId
+from recovery.core.policy.rebuild import UNSURE
 from recovery.core.records import DirectoryRecord, EventKind, EventRecord
-from recovery.errors import RecoveryPathError, StoreLostError
+from recovery.errors import StoreLostError
 from recovery.report import stored
 from recovery.report.doctor import examine
 from recovery.report.plan import plan
-from recovery.store.repository import SchedulerStore, WorkerStore
+from recovery.store.repository import SchedulerStore
 from tests.scheduler.test_rebuild import generation, job, node, save, worker_store
 
 
@@ -60,43 +60,68 @@ def test_doctor_names_a_store_that_cannot_be_read(path: Path) -> None:
     assert "STORE_CORRUPT" in check.found
 
 
-def test_a_rebuilt_store_is_planned_from_its_newest_common_step(path: Path) -> None:
-    sentence, archive = rebuild_store(path)
+def rebuilt(path: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "recovery", "rebuild", str(path), "--yes", *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
-    assert sentence.startswith("worker_0: rank 0, generation 2, holds steps 10; worker_1: rank 1")
-    assert archive is None
-    found = plan(stored.read_stored(path))
-    assert (found.action, found.step) == ("resume", 10)
-    assert [file.verified for file in found.files] == [True, True]
-    assert [check for check in examine(_environment(path)) if check.name == "store"] == []
+
+def test_a_person_has_the_next_scheduler_ask_the_workers(path: Path) -> None:
+    done = rebuilt(path)
+
+    assert done.returncode == 0, done.stderr
+    assert "the next scheduler asks the workers; the stores of its workers know it: worker_0 (rank 0," in (
+        done.stdout
+    )
+    [check] = [check for check in examine(_environment(path)) if check.name == "store"]
+    assert check.ok
+    assert "is asked of the workers" in check.found
+    with pytest.raises(StoreLostError, match="its scheduler asks the workers for it"):
+        stored.read_stored(path)
+    again = rebuilt(path)
+    assert "what was left of the old one: " in again.stdout, again.stderr
+
+
+def test_what_is_left_of_a_store_is_enough_to_ask_the_workers(tmp_path: Path) -> None:
+    (tmp_path / "scheduler.db-wal").write_bytes(b"left")
+    done = rebuilt(tmp_path)
+    assert done.returncode == 0, done.stderr
+    [archived] = tmp_path.glob("lost-*")
+    assert f"what was left of the old one: {archived}" in done.stdout
+
+
+def test_workers_that_contradict_each_other_are_named_before_anything_is_written(path: Path) -> None:
+    worker_store(path, 1, job("another"))
+    done = rebuilt(path)
+    assert done.returncode == 39
+    assert "2 different jobs" in done.stderr
+    assert not (path / "scheduler.db").exists()
 
 
 def test_a_store_that_is_there_is_not_rebuilt(tmp_path: Path) -> None:
     store = SchedulerStore.open(tmp_path)
     store.apply([job()], wall_ms=1)
     store.close()
-    with pytest.raises(RecoveryPathError, match="holds no job whose scheduler's store is lost"):
-        rebuild_store(tmp_path)
+    done = rebuilt(tmp_path)
+    assert done.returncode != 0
+    assert "holds no job whose scheduler's store is lost" in done.stderr
 
 
-GUESS = "rank 1 is known only up to generation 2 of 3"
-WINDOWS = "whose rejoin window was open: every process that was here counts as live for one lease"
+# --- a plan of a job whose store was rebuilt --------------------------------------------------------------------------------
+
+GUESS = "nobody knows who was rank 1"
 
 
-def rank_1_is_behind(path: Path) -> None:
-    store = WorkerStore.open(path, "worker_0")
-    store.apply([job(generation=3), generation(3, 10)], wall_ms=2)
+def rebuilt_with_a_guess(path: Path, *later: EventKind) -> None:
+    """What a scheduler writes that has asked the workers, and could not plan."""
+    store = SchedulerStore.open(path)
+    said = EventRecord(kind=EventKind.STORE_REBUILT, details=f"worker_0: rank 0{UNSURE}{GUESS}")
+    store.apply([job(), node(0), said, *(EventRecord(kind=kind) for kind in later)], wall_ms=2)
     store.close()
-    rebuild_store(path)
-
-
-def test_a_plan_says_of_which_rank_it_does_not_know_everything(path: Path) -> None:
-    rank_1_is_behind(path)
-    assert plan(stored.read_stored(path)).guesses == (WINDOWS, GUESS)
 
 
 def test_people_see_what_a_plan_does_not_know(path: Path) -> None:
-    rank_1_is_behind(path)
+    rebuilt_with_a_guess(path)
+    assert plan(stored.read_stored(path)).guesses == (GUESS,)
     shown = subprocess.run(
         [sys.executable, "-m", "recovery", "plan", str(path)],
         capture_output=True,
@@ -108,19 +133,5 @@ def test_people_see_what_a_plan_does_not_know(path: Path) -> None:
 
 
 def test_once_a_plan_is_made_nothing_rests_on_what_nobody_knew(path: Path) -> None:
-    rebuild_store(path)
-    assert plan(stored.read_stored(path)).guesses == (WINDOWS,)
-    store = SchedulerStore.open(path)
-    store.apply([EventRecord(kind=EventKind.PLAN_MADE)], wall_ms=2)
-    store.close()
+    rebuilt_with_a_guess(path, EventKind.PLAN_MADE)
     assert plan(stored.read_stored(path)).guesses == ()
-
-
-def test_a_plan_says_when_nobody_knows_whether_a_step_was_held_by_all(path: Path, tmp_path: Path) -> None:
-    for file in (tmp_path / "ckpt" / "1").iterdir():
-        file.unlink()
-    rebuild_store(path)
-    assert (
-        "whether any step was ever held by all ranks: taken for so, since some have saved"
-        in plan(stored.read_stored(path)).guesses
-    )

@@ -1,7 +1,7 @@
 """What was this job? Its workers report it when its scheduler's store is lost: its numbers, its ranks and where its plans began.
 
-Everything else goes on by the ordinary rules. Nothing is guessed towards step 0: where a worker has ever saved, the plan counts a step as
-committed and stops rather than start over.
+Everything else goes on by the ordinary rules, also which step training goes on from. Nothing is guessed towards step 0: where nothing shows that a
+step was held by all, whatever a worker has saved counts as such, and the plan stops rather than start over.
 """
 
 from __future__ import annotations
@@ -17,21 +17,12 @@ from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RunId
 from recovery.core.messages import GenerationStart, HeldCheckpoint, JobHistory
 from recovery.core.policy import rollback
 from recovery.core.policy.ranks import natural_key
-from recovery.core.records import (
-    CheckpointRecord,
-    CheckpointState,
-    GenerationRecord,
-    JobRecord,
-    NodeRecord,
-    to_record,
-)
+from recovery.core.records import CheckpointRecord, CheckpointState, GenerationRecord, JobRecord, NodeRecord
 from recovery.core.tiers import tier_of
 from recovery.core.tokens import token_digest
 
 REPORTED = "reported by the workers"
-NOT_KNOWN = "rebuilt: whether all ranks held it is not known"
-OF_REBUILT_STORE = "its scheduler's store was rebuilt"
-"""Why a node is in its state that has not come since."""
+NOT_KNOWN = "rebuilt: its worker has saved it, and whether all ranks have is not known"
 UNSURE = "; not known: "
 """What follows it in the details of the event of a rebuild, nobody has known."""
 NUMBERS_PER_REBUILD = 1_000
@@ -46,7 +37,6 @@ class Rebuilt(msgspec.Struct, frozen=True, kw_only=True):
 
     job: str
     worker_count: int
-    server_count: int
     run: RunId
     generation: Generation
     """The newest that any worker knows: numbers only rise."""
@@ -58,22 +48,20 @@ class Rebuilt(msgspec.Struct, frozen=True, kw_only=True):
     generations: tuple[GenerationRecord, ...]
     """Where the plans of the run began that a worker knows: no step that one of them rolled back is gone back to."""
     checkpoints: tuple[CheckpointRecord, ...]
+    """Saves that count as committed, since nothing shows that any other step was."""
     unsure: tuple[str, ...]
     """Ranks whose last holder may not have reported: which, and how far each is known. That may cost steps, its place, or a number twice."""
 
-    def missing(self) -> list[int]:
-        """Ranks of which no worker has reported."""
-        return sorted(set(range(self.worker_count)) - set(self.ranks.values()))
-
-    def report(self, *unsure: str) -> str:
-        """What was taken from where, and what nobody knew, for the event log; `unsure`: what else."""
+    @property
+    def report(self) -> str:
+        """What was taken from where, and what nobody knew, for the event log."""
         of_each = "; ".join(
             f"{node_id}: rank {past.rank}, generation {past.generation}, {_steps(past)}"
             for node_id, past in sorted(self.reports.items(), key=lambda item: natural_key(item[0]))
         )
-        unsure += self.unsure
-        if any(record.reason for record in self.checkpoints):
-            unsure += ("whether any step was ever held by all ranks: taken for so, since some have saved",)
+        unsure = [*self.unsure]
+        if self.checkpoints:
+            unsure.append("whether any step was ever held by all ranks: taken for so, since some have saved")
         return f"{of_each}{UNSURE}{'; '.join(unsure)}" if unsure else of_each
 
 
@@ -155,34 +143,20 @@ def rebuild(
         if known[rank] < newest.generation
     ]
     unsure += [
-        f"nobody knows who was rank {rank}"
-        for rank in map(Rank, range(newest.worker_count))
-        if rank not in known
+        f"nobody knows who was rank {rank}" for rank in range(newest.worker_count) if rank not in known
     ]
     return Rebuilt(
         job=newest.job,
         worker_count=newest.worker_count,
-        server_count=newest.server_count,
         run=run,
         generation=max(newest.generation, *(record.generation for record in generations), Generation(0)),
         scheduler_incarnation=max(past.scheduler_incarnation for past in of_job.values()),
         ranks=ranks,
         reports=of_job,
         generations=generations,
-        checkpoints=_checkpoints(newest.worker_count, holders, of_run.values(), generations),
+        checkpoints=_taken_for_committed(newest.worker_count, holders, of_run.values(), generations),
         unsure=tuple(unsure),
     )
-
-
-def slot_names(wanted: Mapping[NodeId, str]) -> dict[NodeId, str]:
-    """How the slot of each node is called: as it is wanted, but no two by one name, and none by the id of a node that has another one."""
-    names: dict[NodeId, str] = {}
-    taken: set[str] = set()
-    for node_id, name in wanted.items():
-        is_of_another = name in taken or (name != node_id and name in wanted)
-        names[node_id] = node_id if is_of_another else name
-        taken.add(names[node_id])
-    return names
 
 
 def thousands_skipped(job: str) -> int:
@@ -193,7 +167,7 @@ def thousands_skipped(job: str) -> int:
     return int(token_digest(job), 16) % STORES_TOLD_APART
 
 
-def first_number_after(newest: Generation, skipped: int = 0) -> Generation:
+def first_number_after(newest: Generation, skipped: int) -> Generation:
     """The number of the first plan of a store that was built again: the next thousand that leaves a hundred numbers free, and `skipped` on.
 
     The plans that only nodes have received which did not come have numbers above the newest that is known. None of them is given again, and
@@ -248,34 +222,32 @@ def _generations(run: RunId, pasts: Iterable[JobHistory]) -> tuple[GenerationRec
     )
 
 
-def _checkpoints(
+def _taken_for_committed(
     worker_count: int,
     holders: Iterable[JobHistory],
     everybody: Iterable[JobHistory],
     generations: tuple[GenerationRecord, ...],
 ) -> tuple[CheckpointRecord, ...]:
-    """What the holders of the ranks hold. Where nothing proves that a step was ever held by all, whatever was saved counts as such."""
+    """The newest that anybody has saved, where no step is held by all on disks."""
     held = [(past.rank, one) for past in holders for one in rollback.in_lineage(past.held, generations)]
-    common = rollback.common_steps(rollback.by_step(held), worker_count)
     on_disks = rollback.by_step((rank, one) for rank, one in held if _lasts(one))
-    in_memory = {one.step for _, one in held if not _lasts(one)}
-    # A plan that went to a step in memory says nothing of disks.
-    planned = any(record.step and record.step not in in_memory for record in generations)
-    is_proven = planned or bool(rollback.common_steps(on_disks, worker_count))
-    rows = [
-        to_record(
-            rank,
-            one,
-            CheckpointState.COMMITTED if one.step in common or not is_proven else CheckpointState.PUBLISHED,
-            "" if is_proven else NOT_KNOWN,
-        )
-        for rank, one in held
-    ]
-    if is_proven:
-        return tuple(rows)
-    found = {(row.rank, row.step) for row in rows}
-    noted = {(past.rank, step): past for past in everybody if (step := _newest_saved(past))}
-    return (*rows, *(_noted(past) for key, past in noted.items() if key not in found))
+    newest = max(everybody, key=_newest_saved)
+    if rollback.common_steps(on_disks, worker_count) or not _newest_saved(newest):
+        return ()
+    row = CheckpointRecord(
+        run=newest.run,
+        step=_newest_saved(newest),
+        rank=newest.rank,
+        generation=newest.generation,
+        epoch=0,
+        step_in_epoch=0,
+        path="",
+        digest="",
+        file_bytes=0,
+        state=CheckpointState.COMMITTED,
+        reason=NOT_KNOWN,
+    )
+    return (row,)
 
 
 def _newest_saved(past: JobHistory) -> int:
@@ -285,20 +257,3 @@ def _newest_saved(past: JobHistory) -> int:
 def _lasts(saved: HeldCheckpoint | CheckpointRecord) -> bool:
     """Was it saved on a disk? What is gone with the memory of a host was never promised."""
     return tier_of(saved.path).is_durable
-
-
-def _noted(past: JobHistory) -> CheckpointRecord:
-    """A save that a worker has noted and whose file it does not find: it keeps the plan from step 0."""
-    return CheckpointRecord(
-        run=past.run,
-        step=_newest_saved(past),
-        rank=past.rank,
-        generation=past.generation,
-        epoch=0,
-        step_in_epoch=0,
-        path="",
-        digest="",
-        file_bytes=0,
-        state=CheckpointState.COMMITTED,
-        reason="rebuilt: its worker has noted it and does not find the file",
-    )

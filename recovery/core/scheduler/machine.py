@@ -47,7 +47,6 @@ from recovery.core.scheduler.effects import (
 from recovery.core.scheduler.generations import training_messages
 from recovery.core.scheduler.membership import (
     liveness,
-    lost_scheduler_store,
     quorum,
     ready_reports,
     registration,
@@ -196,7 +195,7 @@ class SchedulerMachine:
             case WaitingTimer():
                 return registration.look_again(state, now_ms)
             case RebuildTimer():
-                lost_scheduler_store.on_asked(state, now_ms)
+                # What follows is drawn behind every timer.
                 return []
             case OfferTimer():
                 return takeover.on_offer_due(state, timer.slot, now_ms)

@@ -118,8 +118,6 @@ class LostStore:
         """It is there, as far as anybody knows."""
         self.asks_until_ms: int | None = None
         """While it is built again: until when a node may come that knows more of a rank; None: nobody is waited for."""
-        self.has_asked = False
-        """That time is over."""
         self.reported: dict[NodeId, m.JobHistory] = {}
         """What nodes have said of their past while it is built again, also those that are gone."""
         self.reported_generation = Generation(0)

@@ -1,12 +1,13 @@
 """A scheduler that knows nothing meets workers that know a job: its store was lost.
 
-Before a job's first plan nothing is lost by ending: the scheduler refuses by name, workers train on. With MS_REBUILD_STORE=1 it lets
-everybody in, waits until all are here, and goes on with the job that they report (`policy/rebuild.py`) by the ordinary rules.
+Before a job's first plan nothing is lost by ending: the scheduler refuses by name, workers train on. With MS_REBUILD_STORE=1, and behind
+`recovery rebuild`, it lets everybody in, waits until all are here, and goes on with the job that they report (`policy/rebuild.py`) by the
+ordinary rules: numbers above all that were reported, each rank to its newest holder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Union
 
 import msgspec
@@ -85,20 +86,14 @@ def still_asking(state: SchedulerState, now_ms: int) -> Union[list[SchedulerEffe
     if len(_members(state, built)) < state.rules.worker_count:
         return []
     lost = state.store_rebuild
-    if built is None or lost.has_asked or _is_sure(state, built, workers):
+    if built is None or _is_sure(state, built, workers):
         return None
     if lost.asks_until_ms is not None:
-        return []
+        return [] if now_ms < lost.asks_until_ms else None
     lost.asks_until_ms = now_ms + state.rules.lease_ms
     unsure = "; ".join(built.unsure) or f"no node that came has trained in generation {built.generation}"
     text = f"{unsure}: a node that knows more has {state.rules.lease_ms / 1000:g} s to come (MS_NODE_TIMEOUT)"
     return [Log("store_rebuilding", text, warning=True), SetTimer(RebuildTimer(), lost.asks_until_ms)]
-
-
-def on_asked(state: SchedulerState, now_ms: int) -> None:
-    """A node that knows more had its time to come."""
-    until_ms = state.store_rebuild.asks_until_ms
-    state.store_rebuild.has_asked = until_ms is not None and now_ms >= until_ms
 
 
 def _is_sure(state: SchedulerState, built: rebuild.Rebuilt, workers: Collection[Node]) -> bool:
@@ -175,19 +170,11 @@ def take_up(state: SchedulerState) -> Union[list[Record], Exit]:
         return end_scheduler(
             state, f"had {built.worker_count} workers, here are {state.rules.worker_count} (MS_WORKER_NUM)"
         )
-    members = _members(state, built)
-    here = [node for node in state.nodes.values() if _is_here(state, node)]
-    state.store_rebuild.asks_until_ms, state.store_rebuild.has_asked = None, False
-    ranks = built.ranks if built is not None else {}
-    rows = _give_slots(
-        state,
-        {
-            name: _place(state, node) if name in ranks else node.slot or _place(state, node)
-            for name, node in ((node.record.node_id, node) for node in members)
-        },
-    )
+    state.store_rebuild.asks_until_ms = None
+    rows = _give_slots(state, _members(state, built), built.ranks if built is not None else {})
     if built is None:
         return rows
+    here = [node for node in state.nodes.values() if _is_here(state, node)]
     _become(state, built)
     rows += _raise_incarnations(state, built)
     for node in here:
@@ -200,9 +187,8 @@ def take_up(state: SchedulerState) -> Union[list[Record], Exit]:
     event = state.event(
         EventKind.STORE_REBUILT,
         generation=built.generation,
-        step=state.checkpoints.committed_step,
         reason="from what the workers reported",
-        details=built.report(),
+        details=built.report,
     )
     return [RunRecord(run=built.run), *rows, *built.generations, *built.checkpoints, event]
 
@@ -215,9 +201,19 @@ def _place(state: SchedulerState, node: Node) -> str:
     return node.place
 
 
-def _give_slots(state: SchedulerState, wanted: Mapping[NodeId, str]) -> list[Record]:
-    """These have a slot, called so where it can be, and nobody else: the processes came in any order. The rows of both."""
-    names = rebuild.slot_names(wanted)
+def _give_slots(state: SchedulerState, members: Collection[Node], ranks: Collection[NodeId]) -> list[Record]:
+    """These have a slot, and nobody else: the processes came in any order. The rows of both.
+
+    It is called by the place of who had the rank, else as it was; but no two are by one name, and none by the id of a node that has another one.
+    """
+    names: dict[NodeId, str] = {}
+    ids, taken = {node.record.node_id for node in members}, set[str]()
+    for node in members:
+        name = node.record.node_id
+        wanted = _place(state, node) if name in ranks or not node.slot else node.slot
+        is_of_another = wanted in taken or (wanted != name and wanted in ids)
+        names[name] = name if is_of_another else wanted
+        taken.add(names[name])
     changed = [
         node
         for node_id, node in state.nodes.items()
