@@ -172,4 +172,5 @@ framework_hooks.register(
     warm_up=None,
     entry_states_of_it=(),
     collective_error=is_collective_error,
+    kept_objects_of_it=None,
 )

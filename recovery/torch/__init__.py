@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 from recovery.torch import loader_workers
 from recovery.torch.collective_errors import is_collective_error
 from recovery.torch.global_settings import capture_global_settings, restore_global_settings
+from recovery.torch.kept_objects import kept_objects
 from recovery.torch.loader import ResumableLoader
 from recovery.torch.process_group import init_process_group
 from recovery.torch.random_state import capture_random_state, restore_random_state
@@ -28,6 +29,7 @@ framework_hooks.register(
         (capture_random_state, restore_random_state),
     ),
     collective_error=is_collective_error,
+    kept_objects_of_it=kept_objects,
 )
 loader_workers.keep(DataLoader)
 

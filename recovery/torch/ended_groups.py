@@ -85,10 +85,14 @@ class EndedGroups:
         wait_until_idle()
 
 
-def wait_until_idle() -> None:
-    """Wait, without the GIL, until gloo's threads sleep; ten seconds at most."""
+def wait_until_idle(looks: int = _IDLE_LOOKS) -> None:
+    """Wait, without the GIL, until gloo's threads sleep; ten seconds at most.
+
+    Args:
+        looks: in a row that must find them asleep. One is enough where a thread that waits for the GIL does no harm.
+    """
     give_up_ms, idle_looks = clock.monotonic_ms() + _IDLE_LIMIT_MS, 0
-    while idle_looks < _IDLE_LOOKS:
+    while idle_looks < looks:
         time.sleep(_LOOK_S)  # noqa: TID251 - no event tells that a thread of gloo has nothing to do
         idle_looks = 0 if _are_busy() else idle_looks + 1
         if clock.monotonic_ms() >= give_up_ms:

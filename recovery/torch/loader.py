@@ -25,7 +25,7 @@ from typing_extensions import override
 
 from recovery.errors import CheckpointStateError
 from recovery.torch import loader_options, own_generators, restored, torchdata_state
-from recovery.torch.module_names import forget_compiled
+from recovery.torch.compiled_code import compiled_code
 from recovery.torch.passes import Passes
 from recovery.torch.random_streams import Key, KeyedData, RestOfPass, Streams, WorkerBegin
 from recovery.torch.received import Received
@@ -112,7 +112,7 @@ class ResumableLoader(Passes):
         self._staying: DataLoader[Any] | None = None
         session.on_generation_end(self.close)
         # A job of one rank forms no world, and every one has a loader.
-        session.on_generation_end(forget_compiled)
+        session.on_generation_end(compiled_code.end_generation)
 
     @override
     def __len__(self) -> int:

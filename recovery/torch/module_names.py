@@ -10,7 +10,6 @@ import copy
 import sys
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -159,23 +158,6 @@ def _versions(versions: Mapping[str, Any], names: Iterable[str]) -> OrderedDict[
 def _prefixes(name: str) -> Iterable[str]:
     parts = name.split(".")
     return (".".join(parts[:count]) for count in range(1, len(parts)))
-
-
-def forget_compiled() -> None:
-    """Let torch.compile begin afresh, at a generation's end: each entry of the training function builds its modules again.
-
-    torch counts them all against one limit for each piece of code, and beyond it runs that code as it is written, which gives other bits.
-    """
-    dynamo = sys.modules.get("torch._dynamo")
-    if dynamo is not None and _has_compiled(dynamo):
-        dynamo.reset()
-
-
-def _has_compiled(dynamo: ModuleType) -> bool:
-    """Did torch.compile see any code since it last began afresh? Where there is a GPU, to begin afresh imports its compiler: 3.7 s."""
-    # Read in torch 2.13; of a release that has it elsewhere nobody knows.
-    seen = getattr(getattr(dynamo, "convert_frame", None), "input_codes", None)
-    return bool(getattr(seen, "seen", True))
 
 
 def _is_compiled(item: Any) -> bool:

@@ -25,7 +25,8 @@ Eleven facts of PyTorch 2.13 shape this file.
 9. A further group (`new_group`, a dimension of a device mesh) has sockets of its own, and a rank that waits in it is not woken by those of
    the world. So every group that is formed inside a world is watched as the world was.
 10. DistributedDataParallel gives every rank rank 0's weights when it is built. Where the state will come from a survivor's memory, rank 0 may be
-   a process that was started a moment ago, and what it overwrites may be that memory. So there it compares shapes, and gives nothing.
+   a process that was started a moment ago, and what it overwrites may be that memory. So there it gives nothing. Nor does it compare shapes: ranks
+   that have kept theirs build none (kept_objects.py). Shapes are compared when the state is given.
 11. nccl's watchdog ends a process a minute after one of its peers has died, and a group that goes waits for its watchdog (torch 2.11 on an
    H200: survivors started their programs again, 20 s). So it is told to leave that to us, and an aborted group is kept as any other (fact 3).
    Until the generation is over nothing frees a rank that waits in a collective of nccl. Then it ends as if it had been done, and the loop goes
@@ -51,8 +52,8 @@ from recovery import clock
 from recovery.core.worker.wait_note import WAIT_NOTE_FIRST_MS, WAIT_NOTE_MS
 from recovery.errors import UsageError
 from recovery.torch import devices, sockets
+from recovery.torch.compiled_code import compiled_code
 from recovery.torch.ended_groups import EndedGroups
-from recovery.torch.module_names import forget_compiled
 from recovery.torch.session_interface import SessionInterface
 from recovery.torch.spread import forget_meshes
 from recovery.training.exception_hook import exception_hook_kept
@@ -71,6 +72,7 @@ _AGAIN_S = 0.02
 _torchs_form_group = distributed.distributed_c10d._new_process_group_helper  # noqa: SLF001 - fact 9
 
 _torchs_sync = data_parallel._sync_module_states  # type: ignore[attr-defined]  # noqa: SLF001 - fact 10
+_torchs_compare = data_parallel._verify_param_shape_across_processes  # type: ignore[attr-defined]  # noqa: SLF001 - fact 10
 
 _world: World | None = None
 _ended_sockets = sockets.EndedSockets()
@@ -112,7 +114,7 @@ def init_process_group(
     _world = World(session, backend, timeout)
     session.on_interrupt(_world.wake)
     session.on_generation_end(_world.close)
-    session.on_generation_end(forget_compiled)
+    session.on_generation_end(compiled_code.end_generation)
     # An interrupt that came before `wake` was registered has woken nobody.
     session.check()
     _world.form()
@@ -366,10 +368,11 @@ def _listen(host: str) -> socket.socket:
 
 
 def _change_torch() -> None:
-    """Facts 2, 9 and 10: no bucket is rebuilt; every group that is made, and weights that are given to all, come through here."""
+    """Facts 2, 9 and 10: no bucket is rebuilt; every group that is made, and what a wrapper does with all ranks when it is built, come through here."""
     setattr(Reducer, "_rebuild_buckets", lambda reducer: False)  # noqa: B010 - a method of a C++ class
     setattr(distributed.distributed_c10d, "_new_process_group_helper", _form_group)  # noqa: B010 - a function of torch
     setattr(data_parallel, "_sync_module_states", _sync_module_states)  # noqa: B010 - as above
+    setattr(data_parallel, "_verify_param_shape_across_processes", _compare_shapes)  # noqa: B010 - as above
 
 
 def _form_group(*arguments: Any, **named: Any) -> Any:
@@ -383,3 +386,8 @@ def _form_group(*arguments: Any, **named: Any) -> Any:
 def _sync_module_states(*arguments: Any, **named: Any) -> None:
     if _world is None or not _world.takes_weights_from_memory:
         _torchs_sync(*arguments, **named)
+
+
+def _compare_shapes(*arguments: Any, **named: Any) -> None:
+    if _world is None or not _world.takes_weights_from_memory:
+        _torchs_compare(*arguments, **named)

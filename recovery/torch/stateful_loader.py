@@ -26,7 +26,7 @@ from recovery.torch import (
     same_passes,
     torchdata_state,
 )
-from recovery.torch.module_names import forget_compiled
+from recovery.torch.compiled_code import compiled_code
 from recovery.torch.passes import Passes
 from recovery.torch.sampled_order import generators_of, is_fixed, start_of
 from recovery.training.current import current_session
@@ -79,7 +79,7 @@ class StatefulLoader(Passes):
         """Batches that were received behind the state that was loaded, where that is saved again."""
         if (session := current_session()) is not None:
             session.on_generation_end(self.close)
-            session.on_generation_end(forget_compiled)
+            session.on_generation_end(compiled_code.end_generation)
 
     @override
     def __len__(self) -> int:

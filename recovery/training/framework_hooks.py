@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from recovery.training import current
+from recovery.training.live import KeptObjects
 from recovery.training.session import Session
 
 _PLAN_SOON_S = 2.0
@@ -26,6 +27,9 @@ warm_ups: list[WarmUp] = []
 
 entry_states: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
 """(capture, restore) of random generators and global settings: as they stand at the first entry of what trains, so they stand at every entry."""
+
+kept_objects: list[KeptObjects] = []
+"""What is done with what `session.keep` holds, where a world ends and where the next is formed."""
 
 collective_errors: list[Callable[[BaseException], bool]] = []
 """Is this exception the data plane breaking under us, rather than the user's own code?"""
@@ -89,6 +93,7 @@ def register(
     warm_up: WarmUp | None,
     entry_states_of_it: Sequence[tuple[Callable[[], Any], Callable[[Any], None]]],
     collective_error: Callable[[BaseException], bool],
+    kept_objects_of_it: KeptObjects | None,
 ) -> None:
     """Add one integration. Called once, when its package is imported.
 
@@ -96,8 +101,11 @@ def register(
         warm_up: see `WarmUp`; None: there is nothing to pay ahead.
         entry_states_of_it: see `entry_states`.
         collective_error: see `collective_errors`.
+        kept_objects_of_it: see `kept_objects`; None: nothing of it can be kept.
     """
     if warm_up is not None:
         warm_ups.append(warm_up)
     entry_states.extend(entry_states_of_it)
     collective_errors.append(collective_error)
+    if kept_objects_of_it is not None:
+        kept_objects.append(kept_objects_of_it)

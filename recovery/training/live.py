@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -107,4 +107,32 @@ class GivesMemory(Protocol):
 
     def why_not_live(self) -> tuple[str, ...]:
         """What can be neither derived nor given, a sentence each; empty: live rollback is possible."""
+        ...
+
+
+class KeptObjects(Protocol):
+    """What a framework does with what `session.keep` holds, where a world ends and where the next is formed. No collectives, main thread."""
+
+    def leave_world(self, kept: Mapping[str, object]) -> str:
+        """The generation ends: have all that is kept let go of its world, which is still there.
+
+        Args:
+            kept: all of it, by name; what is not in it any more is no longer kept.
+
+        Returns:
+            Why these objects cannot be taken into another world, one clause for people: all are let go then, since one may hold
+            another. Empty: they can.
+        """
+        ...
+
+    def enter_world(self, kept: object) -> None:
+        """An object of an earlier entry is asked for: it belongs to the world of this entry now.
+
+        Raises:
+            UsageError: it needs one, and there is none yet.
+        """
+        ...
+
+    def let_go(self) -> None:
+        """Nothing that `leave_world` was given is kept any more."""
         ...

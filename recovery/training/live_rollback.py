@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn, TypeVar
 
 import msgspec
@@ -13,7 +13,7 @@ from recovery.core.message_fields import RANKS_MAX
 from recovery.core.messages import LiveState, Rollback
 from recovery.core.worker import stimuli as s
 from recovery.errors import CheckpointStateError
-from recovery.training.live import GivesMemory, LiveMemory, StepPosition
+from recovery.training.live import GivesMemory, KeptObjects, LiveMemory, StepPosition
 from recovery.training.planned_checkpoint import reject
 from recovery.worker.service import WorkerService
 
@@ -24,13 +24,21 @@ _Made = TypeVar("_Made")
 class LiveRollback:
     """One per process. Off, each call of it costs next to nothing."""
 
-    def __init__(self, service: WorkerService, *, why_not: str = "", keeps: bool = True) -> None:
+    def __init__(
+        self,
+        service: WorkerService,
+        *,
+        why_not: str = "",
+        keeps: bool = True,
+        of_frameworks: Sequence[KeptObjects] = (),
+    ) -> None:
         """Nothing is kept yet.
 
         Args:
             service: for what is reported; it knows whether live rollback is asked for.
             why_not: why this process cannot take part in it; empty: it can.
             keeps: whether what the script has made outlives an entry. The classes of one that is run again are others then.
+            of_frameworks: what each does with what is kept; one that is imported later may be added.
         """
         self._keeps = keeps
         self._service = service
@@ -39,6 +47,9 @@ class LiveRollback:
         self.not_live = ""
         """Why this training cannot go on from a survivor's memory, as it was found when its state was built; empty: it can."""
         self._kept: dict[str, object] = {}
+        self._used: set[str] = set()
+        """Names of what this entry was given or has made."""
+        self._of_frameworks = of_frameworks
         self._memory: LiveMemory | None = None
         self._whole: LiveState | None = None
         """The state of the newest boundary that this process has passed, or taken and seen compared."""
@@ -53,6 +64,7 @@ class LiveRollback:
     def enter(self, plan: Rollback) -> None:
         """The training function is entered. What no plan goes back to any more is let go before anything is built."""
         self._plan = plan
+        self._used.clear()
         self.awaits_state = plan.live_rank is not None
         # What comes from a checkpoint is in no memory yet.
         if not self.awaits_state or not plan.live_structure:
@@ -62,14 +74,25 @@ class LiveRollback:
         if self._memory is not None:
             self._memory.close()
         self._memory, self._whole = None, None
+        self._let_go_of_kept()
+
+    def _let_go_of_kept(self) -> None:
         self._kept.clear()
+        for framework in self._of_frameworks:
+            framework.let_go()
 
     def keep(self, name: str, make: Callable[[], _Made]) -> _Made:
         """As `Session.keep`."""
-        if name in self._kept:
-            kept: _Made = self._kept[name]  # type: ignore[assignment]  # made by the same call of an earlier entry
+        # Behind the begin of the steps a rank that has not kept it makes it with the others: so all do.
+        if name in self._kept and (name in self._used or self.awaits_state):
+            kept: _Made = self._kept[name]  # type: ignore[assignment]  # made by the same call, of an earlier entry too
+            if name not in self._used:
+                for framework in self._of_frameworks:
+                    framework.enter_world(kept)
+                self._used.add(name)
             return kept
         made = make()
+        self._used.add(name)
         if self.is_on and self._keeps:
             self._kept[name] = made
         return made
@@ -198,7 +221,7 @@ class LiveRollback:
         """The training function was left: what can be given to others now, or None and why not."""
         if not self.is_on:
             return None, ""
-        self._let_go_of_meshes()
+        self._leave_world()
         if self._memory is None or self._whole is None:
             return None, self.not_live or "no state was built"
         structure, why_not = self._memory.offer()
@@ -210,14 +233,18 @@ class LiveRollback:
             return None, f"{len(replicas)} ranks hold the same part, and {RANKS_MAX} can be named"
         return msgspec.structs.replace(self._whole, structure=structure, replicas=replicas), ""
 
-    def _let_go_of_meshes(self) -> None:
-        """What is spread over the ranks cannot be kept; where no state was built, nobody knows whether it is."""
+    def _leave_world(self) -> None:
+        """What belongs to the world that is over cannot be kept; where no state was built, nobody knows whether something is spread over the ranks."""
+        why_not = ""
         if self._kept and (self._memory is None or self._memory.replicas):
+            why_not = "what is spread over the ranks knows the world that is over"
+        for framework in self._of_frameworks:
+            why_not = why_not or framework.leave_world(self._kept)
+        if why_not:
             _logger.info(
-                "event=kept_let_go %s: what is spread over the ranks knows the world that is over, and is built again",
-                ", ".join(sorted(self._kept)),
+                "event=kept_let_go %s: %s, and is built again", ", ".join(sorted(self._kept)), why_not
             )
-            self._kept.clear()
+            self._let_go_of_kept()
 
     def _reject(self, plan: Rollback, reason: str) -> NoReturn:
         reject(self._service, plan, f"live:{plan.live_rank}", reason)

@@ -58,6 +58,7 @@ class RunLoop:
             self.service,
             why_not="a script starts its program again" if starts_again else "",
             keeps=keeps,
+            of_frameworks=framework_hooks.kept_objects,
         )
         self.session: Session | None = None
         """Of this entry, or of the last one."""

@@ -248,9 +248,9 @@ class Session(KnownCommits):
         return self._live.awaits_state
 
     def keep(self, make: Callable[[], _Made], name: str = "") -> _Made:
-        """Have something large made once, such as the bare model: it is the last entry's where `plan_is_live`, else made again.
+        """Have something made once, such as the model, DistributedDataParallel around it or what is compiled: it is the last entry's where `plan_is_live`.
 
-        What training changes in it must be in the training state too, since it is put back from there.
+        Else it is made again, as where a part fits no other world (`event=kept_let_go`). What training changes in it must be in the training state too.
 
         Args:
             make: makes it.

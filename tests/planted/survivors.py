@@ -105,7 +105,7 @@ SURVIVORS = (
         "I9",
         "training/live_rollback.py",
         "LiveRollback.left",
-        "self._let_go_of_meshes()",
+        "self._leave_world()",
         "",
         ("tests/cluster/test_live_shards.py::test_what_is_held_twice_costs_no_step[one-kept]",),
         hangs=True,

@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 from typing_extensions import override
 
 from recovery.torch import ResumableLoader, TrainState, module_names
-from recovery.torch.module_names import forget_compiled
+from recovery.torch.compiled_code import compiled_code
 from recovery.torch.resharding import Saved
 from recovery.torch.weights_export import export
 from tests.torch import sharded_world
@@ -214,8 +214,8 @@ def test_where_nothing_was_compiled_the_compiler_is_not_imported_to_forget_it(
     torch._dynamo.reset()
     begun = list[str]()
     monkeypatch.setattr(torch._dynamo, "reset", lambda: begun.append("afresh"))
-    forget_compiled()
+    compiled_code.end_generation()
     assert not begun
     torch.compile(torch.nn.Linear(2, 2), backend="eager")(torch.zeros(1, 2))
-    forget_compiled()
+    compiled_code.end_generation()
     assert begun == ["afresh"]
