@@ -20,9 +20,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 import recovery
 import recovery.torch as rt
-from tests.cluster import live_kinds, live_refused_kinds
+from tests.cluster import kept_kinds, live_kinds, live_refused_kinds
 
-KINDS = {**live_kinds.LIVE, **live_refused_kinds.REFUSED}
+KINDS = {**live_kinds.LIVE, **kept_kinds.KEPT, **kept_kinds.MADE_ANEW, **live_refused_kinds.REFUSED}
 EPOCHS = 2
 DEATHS = [tuple(map(int, one.split(":"))) for one in os.environ.get("JOB_DEATHS", "").split(",") if one]
 """Pairs of rank and step; each falls once."""
