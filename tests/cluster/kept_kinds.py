@@ -111,6 +111,11 @@ def kept_unused(session: recovery.Session, moment: Moment) -> Kind:
     return trained(session, moment, lambda: wrapped(Parts(), find_unused_parameters=True))
 
 
+def kept_views(session: recovery.Session, moment: Moment) -> Kind:
+    """Gradients lie in the buckets."""
+    return trained(session, moment, lambda: wrapped(net(), gradient_as_bucket_view=True))
+
+
 def kept_micro_steps(session: recovery.Session, moment: Moment) -> Kind:
     """A rank ends while the others are in a pass whose gradients are not added over the ranks."""
     kind = trained(session, moment, lambda: wrapped(net(nn.BatchNorm1d(16))))
@@ -166,7 +171,10 @@ def kept_static(session: recovery.Session, moment: Moment) -> Kind:
     return trained(session, moment, lambda: wrapped(net(), static_graph=True))
 
 
-KEPT = {one.__name__: one for one in (kept_wrapper, kept_unused, kept_micro_steps, kept_around, kept_two)}
+KEPT = {
+    one.__name__: one
+    for one in (kept_wrapper, kept_unused, kept_views, kept_micro_steps, kept_around, kept_two)
+}
 """No wrapper is built again in a rank that lives, and nothing that is kept is compiled again."""
 
 MADE_ANEW = {kept_static.__name__: kept_static}
