@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import ModelPruning
+from lightning.pytorch.callbacks import BaseFinetuning, ModelPruning
 from torch.nn.utils import prune
 
 Taken = dict[str, dict[str, dict[str, Any]]]
@@ -55,6 +55,20 @@ def put(trainer: Trainer, saved: Taken) -> None:
             repeat(inner, tensor, values["mask"].to(parameter.device))
             if values["is_ticket"]:
                 tickets[id(inner), tensor].data = parameter.data
+    _rename_in_groups(trainer)
+
+
+def _rename_in_groups(trainer: Trainer) -> None:
+    """A finetuning callback looks up the parameters of its groups by the names that they had when it made the group: before they were pruned."""
+    names = dict(trainer.lightning_module.named_parameters())
+    callbacks = [callback for callback in trainer.callbacks if isinstance(callback, BaseFinetuning)]
+    for callback in callbacks:
+        for groups in callback._internal_optimizer_metadata.values():  # noqa: SLF001 - nothing public tells
+            for group in groups:
+                group["params"] = [
+                    f"{name}_orig" if name not in names and f"{name}_orig" in names else name
+                    for name in group["params"]
+                ]
 
 
 def _tickets(trainer: Trainer) -> dict[tuple[int, str], torch.Tensor]:

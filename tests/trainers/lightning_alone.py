@@ -252,6 +252,13 @@ SCRIPTS: dict[str, Script] = {
     "a backbone": lambda: (Net(), [BackboneFinetuning(2, lambda _: 1.7, backbone_initial_ratio_lr=0.2)]),
     "a backbone whose statistics are frozen": lambda: (Net(scheduled=False), [FrozenStatistics(3)]),
     "pruned weights": lambda: (Net(), [ModelPruning("l1_unstructured", amount=0.3)]),
+    "a backbone with pruned weights": lambda: (
+        Net(),
+        [
+            BackboneFinetuning(2, lambda _: 1.7, backbone_initial_ratio_lr=0.2),
+            ModelPruning("l1_unstructured", amount=0.1),
+        ],
+    ),
     "pruned weights, with the masks": lambda: (
         Net(),
         [
