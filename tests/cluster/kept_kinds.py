@@ -30,7 +30,9 @@ def _count(*arguments: Any, **named: Any) -> None:
     _torchs_init(*arguments, **named)
 
 
-setattr(DistributedDataParallel, "__init__", _count)  # noqa: B010 - only counts
+def count_wrappers() -> None:
+    """From now on, in this process: its own job's."""
+    setattr(DistributedDataParallel, "__init__", _count)  # noqa: B010 - only counts
 
 
 def compiled_so_far() -> int:

@@ -101,4 +101,5 @@ def readable(value: Any) -> Any:
 
 
 if __name__ == "__main__":
+    kept_kinds.count_wrappers()
     train()
