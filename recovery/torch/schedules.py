@@ -43,12 +43,16 @@ def check(parts: Mapping[str, Sequence[Any]]) -> None:
         return
     others = [item for items in parts.values() for item in items if item not in optimizers]
     held = {id(value): value for value in _held_by(others)}
+    known, may_be_others = frozenset(map(id, [*held.values(), *others])), False
     for optimizer in new:
-        name = _unnamed(optimizer, held)
+        holders = [*_holders(optimizer)]
+        name = _unnamed(optimizer, holders, held)
+        may_be_others = may_be_others or bool(_others(holders, known))
+        # What an earlier entry has left behind is gone with the next collection.
+        holders.clear()
         if name:
-            # What an earlier entry has left behind is gone then.
             gc.collect()
-            name = _unnamed(optimizer, held)
+            name = _unnamed(optimizer, [*_holders(optimizer)], held)
         if name:
             raise UsageError(
                 field="TrainState",
@@ -56,17 +60,16 @@ def check(parts: Mapping[str, Sequence[Any]]) -> None:
                 next_step="Give it: TrainState(..., lr_scheduler=scheduler), or steps(..., lr_scheduler=scheduler); several as a list.",
             )
     _found_named.update(new)
-    _report_others(new, [*held.values(), *others])
+    if may_be_others or _others(_scalers_and_averages(), known):
+        _report_others(new, known)
 
 
-def _report_others(optimizers: Sequence[torch.optim.Optimizer], held: Sequence[Any]) -> None:
+def _report_others(optimizers: Sequence[torch.optim.Optimizer], known: frozenset[int]) -> None:
     """Say which objects go with these optimizers and are in no checkpoint."""
-    known = frozenset(map(id, held))
-    if not _others(optimizers, known):
-        return
     # As above: what an earlier entry has left behind.
     gc.collect()
-    if names := _others(optimizers, known):
+    of_optimizers = (holder for optimizer in optimizers for holder in _holders(optimizer))
+    if names := _others([*of_optimizers, *_scalers_and_averages()], known):
         _logger.warning(
             "event=not_a_part objects=%s they hold an optimizer of the state, or go with one, and are not named: what they count is in no checkpoint, "
             "and begins again behind a failure. If the steps depend on it, give them state_dict and load_state_dict, and name them: "
@@ -75,26 +78,39 @@ def _report_others(optimizers: Sequence[torch.optim.Optimizer], held: Sequence[A
         )
 
 
-def _others(optimizers: Sequence[torch.optim.Optimizer], known: frozenset[int]) -> list[str]:
-    found = [holder for optimizer in optimizers for holder in _holders(optimizer) if _may_schedule(holder)]
-    found += [one for one in gc.get_objects() if issubclass(type(one), (GradScaler, AveragedModel))]
-    # A scaler that is switched off has no state.
+def _others(found: Iterable[Any], known: frozenset[int]) -> list[str]:
+    """Classes of those that are none of these and may count steps. A scaler that is switched off has no state."""
     return sorted(
         {
             type(one).__name__
             for one in found
-            if id(one) not in known and (not isinstance(one, GradScaler) or one.is_enabled())
+            if id(one) not in known and (one.is_enabled() if isinstance(one, GradScaler) else _may_count(one))
         }
     )
 
 
-def _may_schedule(holder: Any) -> bool:
-    return is_users(holder) and callable(getattr(type(holder), "step", None))
+def _may_count(found: Any) -> bool:
+    return isinstance(found, AveragedModel) or (
+        is_users(found) and callable(getattr(type(found), "step", None))
+    )
 
 
-def _unnamed(optimizer: torch.optim.Optimizer, held: Mapping[int, Any]) -> str:
+def _scalers_and_averages() -> list[Any]:
+    """An object refers to its class: the collector finds it sooner than a loop over all that there is."""
+    kinds = [*_with_subclasses(GradScaler), *_with_subclasses(AveragedModel)]
+    return [one for one in gc.get_referrers(*kinds) if type(one) in kinds]
+
+
+def _with_subclasses(kind: type) -> Iterator[type]:
+    yield kind
+    subclasses: list[type] = kind.__subclasses__()
+    for further in subclasses:
+        yield from _with_subclasses(further)
+
+
+def _unnamed(optimizer: torch.optim.Optimizer, holders: Iterable[Any], held: Mapping[int, Any]) -> str:
     """The class of a schedule of it that is none of these; empty: there is none."""
-    found = [holder for holder in _holders(optimizer) if isinstance(holder, LRScheduler)]
+    found = [holder for holder in holders if isinstance(holder, LRScheduler)]
     for schedule in found:
         if id(schedule) not in held:
             return type(schedule).__name__
