@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from recovery.torch.module_names import is_compiled
+
 _logger = logging.getLogger("recovery.torch")
 
 
@@ -85,8 +87,5 @@ def _most_compiled(dynamo: ModuleType) -> int:
 
 def _is_compiled(item: object) -> bool:
     if isinstance(item, torch.nn.Module):
-        dynamo = sys.modules.get("torch._dynamo.eval_frame")
-        return dynamo is not None and (
-            isinstance(item, dynamo.OptimizedModule) or item._compiled_call_impl is not None  # noqa: SLF001 - `compile()` of a module
-        )
+        return is_compiled(item) or item._compiled_call_impl is not None  # noqa: SLF001 - `compile()` of a module
     return hasattr(item, "_torchdynamo_orig_callable")

@@ -31,7 +31,7 @@ def inside(item: Any) -> Any:
     """What the outermost of these wrappers holds; the object itself where it is none. A module of the author's may have a part of the same name."""
     if isinstance(item, DistributedDataParallel):
         return item.module
-    return item._orig_mod if _is_compiled(item) else item  # noqa: SLF001 - torch has no public name for it
+    return item._orig_mod if is_compiled(item) else item  # noqa: SLF001 - torch has no public name for it
 
 
 def plain(name: str) -> str:
@@ -160,7 +160,7 @@ def _prefixes(name: str) -> Iterable[str]:
     return (".".join(parts[:count]) for count in range(1, len(parts)))
 
 
-def _is_compiled(item: Any) -> bool:
+def is_compiled(item: Any) -> bool:
     """A program that has compiled something has imported what compiles."""
     module = sys.modules.get("torch._dynamo.eval_frame")
     return module is not None and isinstance(item, module.OptimizedModule)
