@@ -27,7 +27,7 @@ from recovery import log, process_conditions
 from recovery.launch.forkserver.fork_messages import Fork
 from recovery.worker import exec_in_place
 
-_dlopen: Any = ctypes._dlopen  # type: ignore[attr-defined] # noqa: SLF001 - as ctypes has it
+_dlopen: Any = ctypes._dlopen  # type: ignore[attr-defined] # noqa: SLF001 - what every class of ctypes calls; no public name is called by all
 _OF_PYTEST, _PYTESTS_OWN = "_pytest.assertion.rewrite", "PYTEST_"
 """What pytest sets before it imports a script: a finder that rewrites tests and plugins, and variables."""
 
@@ -109,7 +109,7 @@ class FirstImports(MetaPathFinder):
                 self._waiting.pop(each, None)
         if not self._waiting:
             sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
-            ctypes._dlopen = _dlopen  # type: ignore[attr-defined] # noqa: SLF001 - as above
+            ctypes._dlopen = _dlopen  # type: ignore[attr-defined] # noqa: SLF001 - given back, as it is above
         self._found = self._state()
 
     def _load(self, name: Any, mode: int = ctypes.DEFAULT_MODE) -> Any:
