@@ -23,8 +23,12 @@ Noted = dict[str, Any]
 
 _SIG_DFL, _SIG_IGN = 0, 1
 """Of signal.h."""
+_FIRST_REAL_TIME = 32
+"""Of asm-generic/signal.h."""
 _PR_SET_PDEATHSIG, _PR_GET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 2, 36
 """Of linux/prctl.h."""
+_OF_THREADS = range(_FIRST_REAL_TIME, signal.SIGRTMIN)
+"""The C library's own, which no program may set. glibc's posix_spawn, and so GNU make, begins programs that ignore them, until their first thread."""
 
 
 class Condition(NamedTuple):
@@ -44,7 +48,9 @@ def _status(field: str) -> str:
 
 def _signals(field: str) -> list[int]:
     bits = int(_status(field), 16)
-    return [number for number in range(1, signal.NSIG) if bits >> (number - 1) & 1]
+    return [
+        number for number in range(1, signal.NSIG) if bits >> (number - 1) & 1 and number not in _OF_THREADS
+    ]
 
 
 def _ignored() -> list[int]:

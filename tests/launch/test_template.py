@@ -74,6 +74,27 @@ def test_imports_that_act_make_it_unsafe(packages: Path, text: str) -> None:
     assert refusal(packages, Prepare(modules=("json", "acting"))).startswith(IMPORTS[text])
 
 
+_PREPARES_ONE = """
+from recovery.launch.forkserver.fork_messages import Prepare
+from recovery.launch.forkserver.template import Template
+if __name__ == "__main__":
+    with Template(Prepare(modules=("threading", "begins_a_thread")), environment=__import__("os").environ) as template:
+        print(type(template.await_ready()).__name__)
+"""
+
+
+def test_a_thread_of_imports_below_a_program_that_make_begins_is_no_change(
+    packages: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """GNU make spawns as here: signals 32 and 33 are ignored from then on, until a first thread takes the second back."""
+    (packages / "begins_a_thread.py").write_text(
+        "import os, threading\nthreading.Thread(target=int).start()\nwhile len(os.listdir('/proc/self/task')) > 1: pass\n"
+    )
+    begun = os.posix_spawn(sys.executable, [sys.executable, "-c", _PREPARES_ONE], environment_with(packages))
+    assert os.waitstatus_to_exitcode(os.waitpid(begun, 0)[1]) == 0
+    assert capfd.readouterr().out == "Prepared\n"
+
+
 LOOKING = {
     "import os\nos.environ.get('LOCAL_RANK')": "the imports look at LOCAL_RANK, in which the workers differ",
     "import os\nos.getenv('LOCAL_RANK')": "the imports look at LOCAL_RANK, in which the workers differ",

@@ -64,7 +64,7 @@ def import_all(request: Prepare, own: int) -> Imported | str:
         reason = _import_each(request.modules, uses) or _import_each(request.besides, defaultdict(frozenset))
     new = {**os.environb}  # noqa: TID251 - as above
     changed = [
-        *(difference.name for difference in process_conditions.differing(conditions)),
+        *(difference.text for difference in process_conditions.differing(conditions)),
         *(["sys.path"] if sys.path[: len(path)] != path else []),
         *sorted(map(os.fsdecode, old.keys() - new.keys())),
     ]
