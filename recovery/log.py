@@ -148,11 +148,4 @@ def flush_streams() -> None:
         try:
             stream.flush()
         except OSError:
-            send_nowhere(stream)
-
-
-def send_nowhere(stream: TextIO) -> None:
-    """Let what is still held for a stream that cannot be written, and all that follows, be lost without an error."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
+            standard_streams.send_nowhere(stream)

@@ -16,7 +16,6 @@ from typing_extensions import override
 
 from recovery import process_conditions, standard_streams
 from recovery.errors import RecoveryError
-from recovery.log import send_nowhere
 
 _PACKAGE = "recovery-engine"
 _WrongWords: Any = typer.BadParameter.__base__
@@ -203,7 +202,7 @@ class _StandardOutput(io.FileIO):
             return super().write(content)
         except OSError as error:
             # What is still held for it would fail again at the end.
-            send_nowhere(sys.stdout)
+            standard_streams.send_nowhere(sys.stdout)
             if error.errno == errno.EPIPE:
                 # `| head` has read enough. Typer would make 1 of it.
                 sys.exit(128 + signal.SIGPIPE)

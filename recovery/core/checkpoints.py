@@ -119,6 +119,12 @@ class CheckpointIndex:
         """What the index says of a rank's own file of a step."""
         return self._steps.at(step).own.get(rank)
 
+    def is_file_of(self, rank: Rank, step: int, path: str) -> bool:
+        """Is this a rank's own file of a step, or was it, before it failed?"""
+        holders = self._steps.at(step)
+        own, unusable = holders.own.get(rank), holders.unusable.get(rank)
+        return bool(path) and path in (own and own.path, unusable and unusable.path)
+
     def needed_of(self, rank: Rank) -> HeldCheckpoint | None:
         """A rank's file of the newest step that lies on all ranks' disks; None: there is no such step.
 

@@ -20,7 +20,6 @@ from typing_extensions import override
 
 from recovery import clock, owner_files
 from recovery.errors import SettingError, UsageError
-from recovery.log import send_nowhere
 
 MARK = "==="
 """Begins and ends the line that a launcher puts before each start in a process's log."""
@@ -138,7 +137,7 @@ class _Console(Console):
     @override
     def on_broken_pipe(self) -> None:
         # What Python still holds of it would make the interpreter's exit a failure.
-        send_nowhere(sys.stdout)
+        standard_streams.send_nowhere(sys.stdout)
         self.quiet = True
         self._buffer.clear()
         say("nobody reads this launcher's output any more; the processes' logs go on", style="yellow")

@@ -102,6 +102,8 @@ def test_the_next_rank_gives_it_where_the_first_ones_file_is_bad() -> None:
     first, second, third = _third_lost_step_20(desk)
     follow((first, second, third))
     _bad(first)
+    # Its answer was lost.
+    _bad(first)
     row = next(one for one in desk.row(CheckpointRecord) if (one.rank, one.step) == (0, 20))
     assert row.state is CheckpointState.INVALID
     ready_with(first, None, *_files(first, 10))

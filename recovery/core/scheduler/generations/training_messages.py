@@ -125,8 +125,9 @@ def on_checkpoint_invalid(
     event = state.node_event(
         EventKind.CHECKPOINT_INVALID, node, step=bad.step, reason=bad.reason, details=bad.path
     )
-    own = state.checkpoints.file_of(node.record.rank, bad.step)
-    if state.live.sources and (own is None or own.path != bad.path):
+    # Said again where its answer was lost: the file is known as bad by then.
+    is_own = state.checkpoints.is_file_of(node.record.rank, bad.step, bad.path)
+    if state.live.sources and not is_own:
         why = f"{node.record.node_id} has not taken the state of step {bad.step}: {bad.reason}"
         answer = state.answer(node, bad.request_id, [event])
         if bad.step in state.live.refused:
