@@ -8,11 +8,9 @@ What a peer, a path or a traceback put into a field cannot forge a line: control
 from __future__ import annotations
 
 import logging
-import os
 import re
 import sys
 from datetime import datetime, timezone
-from typing import TextIO
 
 from typing_extensions import override
 

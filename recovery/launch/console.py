@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.text import Text
 from typing_extensions import override
 
-from recovery import clock, owner_files
+from recovery import clock, owner_files, standard_streams
 from recovery.errors import SettingError, UsageError
 
 MARK = "==="

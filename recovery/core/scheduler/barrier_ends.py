@@ -90,6 +90,10 @@ def on_stop_job(
         before.launchers[connection] = request
         before.wait_ms = stop.within_ms if before.ends_training else before.wait_ms
         return [KeepConnection(connection)]
+    unknown = any(node.step_unknown and node.record.state.is_here for node in state.workers)
+    if before is None and unknown and stop.within_ms and state.job.state is JobState.RUNNING:
+        # This scheduler was just started again. Said again, the request is looked at when every rank was heard, or is lost.
+        return [KeepConnection(connection)]
     obstacle = _why_not_saved(state)
     barrier = new_barrier(state, f"the launcher at {peer}: {stop.reason}", stop.within_ms, now_ms)
     barrier.launchers[connection] = request

@@ -126,6 +126,8 @@ class Node:
     step_wait: StepWait | None = None
     """None: it does not train, or is not looked at."""
 
+    step_unknown = False
+    """It was here when this scheduler was started again, and has not said since at which step it is."""
     newest_beat: Heartbeat | None = None
     """What it told of its training last, for people; None: nothing yet."""
 

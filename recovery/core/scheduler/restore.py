@@ -123,6 +123,7 @@ def _await_return(state: SchedulerState, node: Node, now_ms: int) -> bool:
         reason = node.record.reason or "not heard since the scheduler restarted"
         node.move(NodeState.SUSPECT, reason=reason, cause=node.record.cause)
     node.suspect_until_ms = now_ms + state.rules.lease_ms
+    node.step_unknown = True
     return True
 
 

@@ -42,7 +42,7 @@ def on_heartbeat(state: SchedulerState, node: Node, beat: m.Heartbeat) -> list[S
     assert node.connection is not None, "it just spoke"
     if beat.generation == state.job.generation:
         node.record = msgspec.structs.replace(node.record, step=beat.step)
-        node.newest_beat = beat
+        node.newest_beat, node.step_unknown = beat, False
     return [Send(node.connection, m.HeartbeatAck(sequence=beat.sequence))]
 
 
