@@ -89,7 +89,7 @@ class _RunAgain:
     """The membership of a process whose script is run again in it, by whoever runs it (`own_main`)."""
 
     def __init__(self, settings: Settings) -> None:
-        self._loop, self._is_reported = RunLoop(settings, keeps=False), False
+        self._loop, self._is_reported = RunLoop(settings, may_start_again=True, keeps=False), False
         self._session: Session | None = None
 
     def begin(self) -> Session:

@@ -40,6 +40,7 @@ class RunLoop:
         warm_up: Callable[[], object] | None = None,
         *,
         starts_again: bool = False,
+        may_start_again: bool = False,
         keeps: bool = True,
     ) -> None:
         """Prepare; `begin` joins the cluster.
@@ -48,9 +49,11 @@ class RunLoop:
             settings: of a worker or a server.
             warm_up: as for `run`.
             starts_again: what trains cannot be entered again in this process: it starts its program again instead, by exec.
+            may_start_again: the same is done where something in it cannot be entered again.
             keeps: as of `LiveRollback`.
         """
-        self._settings, self.service = settings, WorkerService(settings, starts_again=starts_again)
+        self._settings = settings
+        self.service = WorkerService(settings, starts_again=starts_again or may_start_again)
         self._pid = os.getpid()
         self._asked_early = False
         """SIGTERM came before there was anybody to tell of it."""

@@ -56,7 +56,7 @@ class WorkerService:
 
         Args:
             settings: role worker or server.
-            starts_again: this process starts its program again, by exec, whenever its generation ends.
+            starts_again: this process may start its program again, by exec, when its generation ends.
 
         Raises:
             RecoveryPathError: there is no token in the recovery path, and none can be made.
