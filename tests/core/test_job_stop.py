@@ -204,39 +204,6 @@ def test_a_request_that_was_answered_has_the_same_answer_again() -> None:
     assert stopped.desk.kinds().count(EventKind.DRAIN_ENDED) == 1
 
 
-def test_a_scheduler_that_was_started_again_hears_from_all_ranks_where_they_are() -> None:
-    stopped = Stopped()
-    stopped.desk.restart()
-    launcher = stopped.stop()
-    for worker in stopped.workers:
-        worker.register()
-        stopped.stop(connection=launcher)
-        assert stopped.desk.machine.state.barrier is None
-    # The store does not say how far they are.
-    for worker in stopped.workers:
-        assert stopped.heard(launcher) == []
-        worker.send(m.Heartbeat(sequence=1, generation=worker.generation, step=14))
-        stopped.stop(connection=launcher)
-    assert stopped.is_in(BarrierState.ASKING)
-
-
-def test_it_judges_where_its_launcher_has_no_time_left_or_a_rank_is_lost_by_its_lease() -> None:
-    stopped = Stopped()
-    stopped.desk.restart()
-    stopped.zero.register()
-    launcher = stopped.desk.connect()
-    at_once = StopJob(request_id=RequestId("now"), reason="SIGTERM", within_ms=0)
-    stopped.desk.say(launcher, at_once)
-    [answer] = stopped.heard(launcher)
-    assert answer == said(10, "worker_1 is suspect (not heard since the scheduler restarted)", "now")
-    for at_ms in range(0, RULES.lease_ms + 1, 1000):
-        stopped.desk.at(at_ms)
-        stopped.zero.beat()
-    [answer] = stopped.heard(stopped.stop("later"))
-    assert isinstance(answer, JobSaved)
-    assert answer.obstacle
-
-
 # --- not saved ------------------------------------------------------------------------------------------------------------
 
 

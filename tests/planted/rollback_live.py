@@ -193,8 +193,8 @@ ROLLBACK_LIVE = (
         "I30",
         "core/scheduler/generations/training_messages.py",
         "on_checkpoint_invalid",
-        "own.path != bad.path",
-        "True",
+        "state.live.sources and not is_own",
+        "state.live.sources",
         (f"{_CHECKPOINTS}::test_the_next_rank_gives_it_where_the_first_ones_file_is_bad",),
     ),
     Bug(
