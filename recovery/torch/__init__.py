@@ -19,6 +19,7 @@ from recovery.torch.random_state import capture_random_state, restore_random_sta
 from recovery.torch.script import join, steps
 from recovery.torch.state import TrainState
 from recovery.torch.warm_up import warm_up
+from recovery.torch.world_of_one import world_of_one
 from recovery.training import framework_hooks
 from recovery.training.adopted_folders import AdoptFolders, adopt_folder
 
@@ -41,4 +42,5 @@ __all__ = [
     "init_process_group",
     "join",
     "steps",
+    "world_of_one",
 ]

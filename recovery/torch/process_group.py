@@ -177,7 +177,7 @@ class World:
         if devices.NCCL in self._backend:
             devices.leave_end_of_nccl_to_us()
         sockets.use_interface_of(session.host)
-        _change_torch()
+        change_torch()
         store = self._meet()
         session.check()
         distributed.distributed_c10d._world.group_count = 0  # noqa: SLF001 - fact 8
@@ -367,7 +367,7 @@ def _listen(host: str) -> socket.socket:
     return listening
 
 
-def _change_torch() -> None:
+def change_torch() -> None:
     """Facts 2, 9 and 10: no bucket is rebuilt; every group that is made, and what a wrapper does with all ranks when it is built, come through here."""
     setattr(Reducer, "_rebuild_buckets", lambda reducer: False)  # noqa: B010 - a method of a C++ class
     setattr(distributed.distributed_c10d, "_new_process_group_helper", _form_group)  # noqa: B010 - a function of torch

@@ -10,35 +10,30 @@ import gc
 
 import torch
 from torch import distributed
-from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel
 
 from recovery.torch.random_state import capture_random_state, restore_random_state
-from recovery.torch.sockets import ask_again_soon
-from recovery.training.exception_hook import exception_hook_kept
+from recovery.torch.world_of_one import world_of_one
 
 
 def warm_up() -> None:
     """Do one training step of one number, in a world of one where there is none yet. No generator moves."""
-    ask_again_soon()
     state = capture_random_state()
     model = torch.nn.Linear(1, 1)
     optimizer = _first_optimizer(model)
     # Modules stay: the collections below and between generations look only at what came after.
     gc.freeze()
-    alone = distributed.is_available() and not distributed.is_initialized()
-    if alone:
-        with exception_hook_kept():
-            distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    wrapped = DistributedDataParallel(model) if alone else model
-    torch.nn.functional.mse_loss(wrapped(torch.zeros(1, 1)), torch.zeros(1, 1)).backward()  # type: ignore[no-untyped-call]  # torch ships it without types
-    optimizer.step()
-    del wrapped
-    if alone:
-        # The reducer must go before its group, see ended_groups.py.
-        gc.collect()
-        distributed.destroy_process_group()
+    if distributed.is_available() and not distributed.is_initialized():
+        with world_of_one():
+            _step(DistributedDataParallel(model), optimizer)
+    else:
+        _step(model, optimizer)
     restore_random_state(state)
+
+
+def _step(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    torch.nn.functional.mse_loss(model(torch.zeros(1, 1)), torch.zeros(1, 1)).backward()  # type: ignore[no-untyped-call]  # torch ships it without types
+    optimizer.step()
 
 
 def _first_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:

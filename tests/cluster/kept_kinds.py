@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
 
 import recovery
+import recovery.torch as rt
 from tests.cluster.live_kinds import Kind, Moment, loader_of, net, plain, sgd
 
 _made = 0
@@ -36,9 +37,9 @@ def count_wrappers() -> None:
 
 
 def compiled_so_far() -> int:
-    """Pieces of code that torch.compile has been given in this process, and what it has compiled again."""
+    """Pieces of code that torch.compile has made in this process, and what it has made again."""
     dynamo = sys.modules.get("torch._dynamo.utils")
-    return int(dynamo.counters["frames"]["total"]) if dynamo else 0
+    return int(dynamo.counters["frames"]["ok"]) if dynamo else 0
 
 
 class Counts(recovery.Callback):
@@ -141,12 +142,22 @@ def kept_micro_steps(session: recovery.Session, moment: Moment) -> Kind:
 
 def kept_around(session: recovery.Session, moment: Moment) -> Kind:
     """Compiled around the wrapper."""
+    return trained(session, moment, compiled_around)
+
+
+def compiled_around() -> nn.Module:
     compiled: Any = torch.compile
-    return trained(
-        session,
-        moment,
-        lambda: compiled(DistributedDataParallel(net(nn.BatchNorm1d(16))), backend="aot_eager"),
-    )
+    return compiled(DistributedDataParallel(net(nn.BatchNorm1d(16))), backend="aot_eager")  # type: ignore[no-any-return]  # as torch has it
+
+
+def kept_inside(session: recovery.Session, moment: Moment) -> Kind:
+    """Compiled inside the wrapper."""
+    return trained(session, moment, compiled_inside)
+
+
+def compiled_inside() -> DistributedDataParallel:
+    compiled: Any = torch.compile
+    return DistributedDataParallel(compiled(net(nn.BatchNorm1d(16)), backend="aot_eager"))
 
 
 def kept_two(session: recovery.Session, moment: Moment) -> Kind:
@@ -175,9 +186,31 @@ def kept_static(session: recovery.Session, moment: Moment) -> Kind:
 
 KEPT = {
     one.__name__: one
-    for one in (kept_wrapper, kept_unused, kept_views, kept_micro_steps, kept_around, kept_two)
+    for one in (
+        kept_wrapper,
+        kept_unused,
+        kept_views,
+        kept_micro_steps,
+        kept_around,
+        kept_inside,
+        kept_two,
+    )
 }
 """No wrapper is built again in a rank that lives, and nothing that is kept is compiled again."""
+
+COMPILED = {kept_around.__name__: compiled_around, kept_inside.__name__: compiled_inside}
+"""What makes the model of those of KEPT that are compiled."""
+
+
+def do_a_pass(kind: str) -> None:
+    """Compile what a process of this kind does in a step, before it is in the job's world."""
+    with rt.world_of_one():
+        model = COMPILED[kind]()
+        optimizer = sgd(model)
+        model(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
+    Path(f"ahead_{os.getpid()}").write_text(str(compiled_so_far()))
+
 
 MADE_ANEW = {kept_static.__name__: kept_static}
 """It cannot be kept, and is built again by all ranks."""

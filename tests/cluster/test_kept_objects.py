@@ -16,10 +16,10 @@ TWICE = f"1:{DEATH},1:16"
 """One rank ends twice, so the other lives through three generations."""
 
 
-def struck(directory: Path, kind: str, deaths: str) -> KindCluster:
+def struck(directory: Path, kind: str, deaths: str, **environment: str) -> KindCluster:
     """A job that has ended as the undisturbed one."""
     undisturbed = cluster_of(directory / "undisturbed", 2, kind)
-    with undisturbed, cluster_of(directory / "job", 2, kind, JOB_DEATHS=deaths) as cluster:
+    with undisturbed, cluster_of(directory / "job", 2, kind, JOB_DEATHS=deaths, **environment) as cluster:
         undisturbed.start()
         cluster.start()
         undisturbed.go_to_end()
@@ -45,6 +45,19 @@ def test_a_survivor_builds_and_compiles_once(tmp_path: Path, kind: str) -> None:
 
     assert {*counts_of(cluster, 0, "made")} == {0}
     assert {*counts_of(cluster, 0, "compiled")} == {0}
+
+
+@pytest.mark.parametrize("kind", kept_kinds.COMPILED)
+def test_a_new_process_compiles_nothing_in_its_steps_behind_a_pass_in_a_world_of_one(
+    tmp_path: Path, kind: str
+) -> None:
+    cluster = struck(tmp_path, kind, TWICE, JOB_PASS_AHEAD="yes")
+
+    lines = checker.lines(cluster.directory / "kept_1.jsonl")
+    ahead = {pid: (cluster.directory / f"ahead_{pid}").read_text() for pid in {line["pid"] for line in lines}}
+    assert len(ahead) == 3
+    assert "0" not in ahead.values()
+    assert [str(line["compiled"]) for line in lines] == [ahead[line["pid"]] for line in lines]
 
 
 def test_also_where_rank_0_ends(tmp_path: Path) -> None:

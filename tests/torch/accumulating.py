@@ -22,7 +22,7 @@ from torch.utils.data import Dataset
 from typing_extensions import override
 
 from recovery.torch import ResumableLoader, TrainState
-from recovery.torch.process_group import _change_torch
+from recovery.torch.process_group import change_torch
 from recovery.torch.warm_up import warm_up
 from tests.torch.fake_session import FakeSession
 
@@ -153,7 +153,7 @@ def main() -> None:
         distributed.init_process_group("gloo", store=store, rank=rank, world_size=count)
         # Fact 3 of recovery/torch/process_group.py: dropped with the model it may wait for ever.
         kept_groups.append(distributed.group.WORLD)
-        _change_torch()
+        change_torch()
     training = Accumulating(loop, **options)
     path = Path(directory) / f"saved_{rank}"
     if part == "all":

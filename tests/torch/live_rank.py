@@ -187,7 +187,7 @@ def _enter_world(directory: Path, generation: int, rank: int, world: int) -> Fil
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=world)
     # Fact 3 of recovery/torch/process_group.py: dropped with the model it may wait for ever.
     _kept_groups.append(distributed.group.WORLD)
-    process_group._change_torch()
+    process_group.change_torch()
     return FileStore(str(directory / f"notes_{generation}"), -1)
 
 
