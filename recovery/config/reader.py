@@ -27,6 +27,7 @@ _HOST_CHARACTERS_MAX = 253
 _PLACE = r"[^\s@?#/][^\s@?#]*"
 _URL = re.compile(rf"(?!file:|local:)[a-z][a-z0-9+.-]*://{_PLACE}|(?:file|local|hdfs):///+{_PLACE}")
 """Without a place behind it a scheme would be read as the name of a directory. A path alone is one on the disk, and on the HDFS that the host is set up for."""
+_WEB_ADDRESS = re.compile(r"http://[^\s@?#/]+/[^\s@#]*")
 _SECRET = re.compile(r"[!-~]{16,256}", re.ASCII)
 _WHOLE = re.compile(r"-?[0-9]+", re.ASCII)
 _DECIMAL = re.compile(r"(-?)([0-9]+)(?:\.([0-9]{1,3}))?", re.ASCII)
@@ -180,6 +181,13 @@ class Reader:
         text = self.text(name, required=False)
         if text and (_URL.fullmatch(text) is None or not text.isprintable()):
             # What was meant as a password is not shown.
+            raise _refused("SETTING_TYPE", BY_NAME[name], text if "@" not in text else NOT_SHOWN)
+        return text
+
+    def web_address(self, name: str) -> str:
+        """An http:// URL of a host and a path, or empty when unset."""
+        text = self.text(name, required=False)
+        if text and (_WEB_ADDRESS.fullmatch(text) is None or not text.isprintable()):
             raise _refused("SETTING_TYPE", BY_NAME[name], text if "@" not in text else NOT_SHOWN)
         return text
 

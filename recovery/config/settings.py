@@ -125,6 +125,7 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
     rules, warnings = _rules(reader, worker_count, server_count, recovering=recovering)
     # Of launchers alone: a process that is given a wrong one says so, too.
     _ = reader.whole("MS_TAKEOVER_AFTER"), reader.whole("MS_STOP_GRACE")
+    _ = reader.path("MS_NOTICE_FILE", required=False), reader.web_address("MS_NOTICE_URL")
     return Settings(
         role=role,
         started_by=reader.start.started_by,

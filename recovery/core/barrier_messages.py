@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Union
+from typing import Annotated, Union
 
 import msgspec
 
-from recovery.core.message_fields import Count, GenerationNumber, RequestName, ShortText
+from recovery.core.message_fields import RANKS_MAX, Count, GenerationNumber, NodeName, RequestName, ShortText
 
 
 class Depart(msgspec.Struct, frozen=True, kw_only=True, tag="depart"):
@@ -59,6 +59,8 @@ class SaveAt(msgspec.Struct, frozen=True, kw_only=True, tag="save_at"):
     """How long the scheduler lets the barrier take: a rank that has stopped waits no longer. 0: a release before this one asks, which does not say so."""
     ends_training: bool = False
     """A script has called `session.stop()`: nothing is saved for it, and the rank waits there until `TrainingEnds` or the end of the generation."""
+    leaves: bool = False
+    """This process is to end behind it, within `wait_ms`: its node, its host or its job was asked to."""
 
 
 class TrainingEnds(msgspec.Struct, frozen=True, kw_only=True, tag="training_ends"):
@@ -92,7 +94,7 @@ class NotHandedOver(msgspec.Struct, frozen=True, kw_only=True, tag="not_handed_o
 
 
 class StopJob(msgspec.Struct, frozen=True, kw_only=True, tag="stop_job"):
-    """A launcher was asked to end the job: every rank is to save a step first, and to wait there for its end. `JobSaved` follows.
+    """A launcher is asked to end the job, or its part of it: every rank is to save a step first, and to wait there for its end. `JobSaved` follows.
 
     It is no node itself: it sends this on a connection of its own, and again to keep that open.
     """
@@ -101,6 +103,8 @@ class StopJob(msgspec.Struct, frozen=True, kw_only=True, tag="stop_job"):
     reason: ShortText
     within_ms: Count
     """How long the save may take; then its processes are ended all the same."""
+    nodes: Annotated[tuple[NodeName, ...], msgspec.Meta(max_length=RANKS_MAX)] = ()
+    """Those that leave, whose host is to be taken away: standbys take their ranks, and the job goes on. Empty: all of it ends."""
 
 
 class JobSaved(msgspec.Struct, frozen=True, kw_only=True, tag="job_saved"):
@@ -110,7 +114,7 @@ class JobSaved(msgspec.Struct, frozen=True, kw_only=True, tag="job_saved"):
     step: Count
     """The newest step that lies on all ranks' disks; 0: none."""
     obstacle: ShortText = ""
-    """Why no rank waits behind that step; empty: every rank has saved it, and waits there."""
+    """Why no rank waits behind that step; empty: every rank has saved it, and waits there, or others have the ranks of the nodes that leave."""
 
 
 BarrierFromNode = Union[Depart, StopTraining, Position]

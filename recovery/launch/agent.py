@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from recovery import clock
+from recovery import clock, process_identity
+from recovery.core.ids import NodeId
 from recovery.errors import ROWS, LaunchFailedError
 from recovery.job_line import Start
 from recovery.launch import console
@@ -66,6 +67,10 @@ class Agent:
         """The signal by which a person or a system has asked for the end; empty: nobody has."""
         self._asked_ms = 0
         """When that was, on the monotonic clock."""
+        self._stop_grace_s = context.stop_grace_s
+        """How long the end may take from then on."""
+        self._is_leaving = self._is_told = False
+        """The ranks of this host are handed over, and the job goes on without it."""
         self._stopping: asyncio.Event
         self._at_once: asyncio.Event
         """Set when it was asked for again."""
@@ -85,11 +90,13 @@ class Agent:
         watch = partial(self._watch, HungNodes(), itertools.count())
         watching = asyncio.create_task(self._look_again("which nodes are lost", watch))
         looking = asyncio.create_task(self._look_again("what processes have left behind", self._look))
+        noticing = asyncio.create_task(self._look_again("whether this host stays", self._look_for_notice))
         everyone = asyncio.create_task(self._all_over())
         await asyncio.wait({everyone, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        watching.cancel()
-        looking.cancel()
-        await asyncio.gather(watching, looking, return_exceptions=True)
+        beside = (watching, looking, noticing)
+        for each in beside:
+            each.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
         for task in (*self._keeping, stopped):
             task.cancel()
         # Every task reports its own failure; what is left are cancellations.
@@ -180,7 +187,7 @@ class Agent:
         if not context.recovery_enabled:
             return
         poll = next(polls)
-        if self._takers is not None:
+        if self._takers is not None and not self._is_leaving:
             await self._look_for_missing_ranks(self._takers)
         elif poll % _MEMBERS_EVERY == 0 or any(keeper.may_be_left_over for keeper in self._keepers):
             await context.members.refresh(self._nodes())
@@ -222,6 +229,43 @@ class Agent:
     async def _look(self) -> None:
         self._context.beginner.look_after()
 
+    async def _look_for_notice(self) -> None:
+        notices = self._context.notices
+        notice = await notices.look() if notices is not None and not self._asked_by else None
+        if notice is None:
+            return
+        left_s = self._stop_grace_s if notice.within_s is None else notice.within_s
+        console.say(f"this host is to be taken away within {left_s:g} s ({notice.source})", style="yellow")
+        self._ask_to_stop(signal.SIGTERM, notice.source)
+        self._stop_grace_s = left_s
+        kinds = {keeper.placed.kind for keeper in self._keepers}
+        if ProcessKind.SCHEDULER in kinds or not self._context.saves_at_end:
+            # Nobody trains on without it.
+            self._stopping.set()
+            return
+        self._is_leaving = True
+        for task in self._keeping:
+            task.cancel()
+        self._keeping.append(asyncio.create_task(self._guarded("the hand-over", self._leave())))
+
+    async def _leave(self) -> None:
+        """Have standbys of other hosts take the ranks of this one; what is here then ends, whatever became of that."""
+        standbys = [keeper for keeper in self._keepers if keeper.placed.kind is ProcessKind.STANDBY]
+        await asyncio.gather(*(keeper.dismiss("its host is to be taken away") for keeper in standbys))
+        leaving = self._nodes()
+        nodes = [NodeId(node_id) for node_id, _ in leaving]
+        identities = {pid: process_identity.of(pid) for _, pid in leaving}
+        if nodes:
+            console.say(f"{', '.join(nodes)}: every rank saves a step, and standbys of other hosts take over")
+            answer = await self._context.contact.stop_job(self._asked_by, self._save_within_s, nodes)
+            console.say(f"left behind step {answer.step}: {answer.obstacle or 'no step is lost'}")
+        await self._end_workers()
+        for node_id, pid in leaving:
+            why = f"its host is taken away ({self._asked_by})"
+            await self._context.contact.report(
+                NodeId(node_id), pid, why, gives_up=False, process=identities[pid]
+            )
+
     async def _end_lost(self, node: LostNode) -> None:
         for keeper in self._keepers:
             if keeper.node_id == node.node_id:
@@ -246,16 +290,24 @@ class Agent:
 
     def _stop_by_signal(self, number: int) -> None:
         """Signals that ask the job to stop end it; the second one at once."""
-        if self._stopping.is_set():
+        if self._is_leaving and not self._is_told:
+            self._is_told = True
+            console.say(
+                f"{signal.Signals(number).name}: this host leaves already; another signal ends it at once"
+            )
+            return
+        if self._stopping.is_set() or self._is_leaving:
             self._at_once.set()
             for keeper in self._keepers:
                 if keeper.child is not None:
                     keeper.child.kill()
             return
         console.say(f"asked to stop by {signal.Signals(number).name}")
-        self._exit_code, self._asked_by = 128 + number, signal.Signals(number).name
-        self._asked_ms = clock.monotonic_ms()
+        self._ask_to_stop(number, signal.Signals(number).name)
         self._stopping.set()
+
+    def _ask_to_stop(self, number: int, by: str) -> None:
+        self._exit_code, self._asked_by, self._asked_ms = 128 + number, by, clock.monotonic_ms()
 
     async def _save_last(self) -> str:
         """Who asks for the end loses no step by it. Gives what became of that; empty: there is nothing to save here."""
@@ -270,12 +322,15 @@ class Agent:
             return ""
         if not context.saves_at_end:
             console.say(
-                f"the programs are asked to end by SIGTERM, within {context.stop_grace_s:g} s; another signal ends all processes at once"
+                f"the programs are asked to end by SIGTERM, within {self._stop_grace_s:g} s; another signal ends all processes at once"
             )
             return ""
+        return await save_last(context.contact, self._asked_by, self._save_within_s, self._at_once)
+
+    @property
+    def _save_within_s(self) -> float:
         # What is left is for the processes to end in.
-        within_s = context.stop_grace_s - min(GRACE_S, context.stop_grace_s / 2)
-        return await save_last(context.contact, self._asked_by, within_s, self._at_once)
+        return self._stop_grace_s - min(GRACE_S, self._stop_grace_s / 2)
 
     async def _what_became_of(self, saved: str, *, is_known: bool) -> str:
         """What is said at last. A second signal may have ended the scheduler, too, as the job finished: then only its store tells."""
@@ -311,7 +366,7 @@ class Agent:
     @property
     def _grace_s(self) -> float:
         if self._asked_by:
-            return self._context.stop_grace_s
+            return self._stop_grace_s
         return GRACE_S if self._context.recovery_enabled else _GRACE_WITHOUT_RECOVERY_S
 
     async def _end(self, kinds: Sequence[ProcessKind], within_s: float) -> None:

@@ -37,6 +37,7 @@ from recovery.launch.job_view import SCHEDULER_HERE_S, EarlierJob, Members
 from recovery.launch.kernel_log import KernelLog
 from recovery.launch.launch_context import LaunchContext, Takeover
 from recovery.launch.log_follow import Tail, follow
+from recovery.launch.notices import Notices
 from recovery.launch.preload import prepare_for, proxies_only
 from recovery.launch.presence import look_at
 from recovery.launch.scheduler_contact import Contact, SchedulerContact
@@ -106,6 +107,7 @@ def launch(spec: JobSpec, environment: Mapping[str, str], *, last_words: LastWor
         signals_to_handle=spec.signals_to_handle,
         saves_at_end=not program.supervised,
         start_patience_ms=spec.cluster_time_out * 1000 if spec.cluster_time_out >= 0 else None,
+        notices=_notices(environment),
         earlier=_earlier(environment, contact, placed, beginner),
     )
     _warn_of_loopback(named, spec)
@@ -121,6 +123,12 @@ def launch(spec: JobSpec, environment: Mapping[str, str], *, last_words: LastWor
     if spec.progress and status_line.is_wanted() and not simulates:
         shown.append(status_line.show(*scheduler, access, agent.starts, tells_steps=not program.supervised))
     return _in_foreground(_run(agent, shown, environment), _no_words if simulates else last_words)
+
+
+def _notices(environment: Mapping[str, str]) -> Notices | None:
+    file = Reader.of_one("MS_NOTICE_FILE", environment).path("MS_NOTICE_FILE", required=False)
+    url = Reader.of_one("MS_NOTICE_URL", environment).web_address("MS_NOTICE_URL")
+    return Notices(file, url, lambda text: console.say(text, style="yellow")) if file or url else None
 
 
 def _takeover(after_ms: int | None, spec: JobSpec, host: Host, program: placement.Script) -> Takeover | None:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from recovery.launch.job_spec import Rejoin
 from recovery.launch.job_view import EarlierJob, Members
 from recovery.launch.kernel_log import KernelLog
+from recovery.launch.notices import Notices
 from recovery.launch.placement import Placed
 from recovery.launch.ranks_to_take import MissingRank
 from recovery.launch.scheduler_contact import Contact
@@ -57,6 +58,8 @@ class LaunchContext(NamedTuple):
     """Do its ranks save a step when somebody asks the job to stop? Programs that know nothing of recovery are only asked to end."""
     start_patience_ms: int | None = None
     """How long none of a process's starts need begin before the job is given up; None: as long as it takes."""
+    notices: Notices | None = None
+    """Say that this host is to be taken away; None: nobody does."""
     earlier: EarlierJob | None = None
     """What was known of the job before; None: nobody is asked."""
 

@@ -80,12 +80,13 @@ class Contact(SchedulerQueries):
         """Ask for the nodes that the scheduler holds for lost; None: it does not answer."""
         return None
 
-    async def stop_job(self, reason: str, within_s: float) -> JobSaved:
+    async def stop_job(self, reason: str, within_s: float, nodes: Sequence[NodeId] = ()) -> JobSaved:
         """Have every rank save a step, and wait there until its process is ended.
 
         Args:
             reason: for people.
             within_s: how long that may take.
+            nodes: these alone leave, and the job goes on without them; none: all of it ends.
         """
         return _not_saved("there is no scheduler")
 
@@ -123,7 +124,7 @@ class SchedulerContact(Contact):
             console.say_unknown("whether the scheduler has the report of a death", error)
 
     @override
-    async def stop_job(self, reason: str, within_s: float) -> JobSaved:
+    async def stop_job(self, reason: str, within_s: float, nodes: Sequence[NodeId] = ()) -> JobSaved:
         until_ms = clock.monotonic_ms() + round(within_s * 1000)
         request = RequestId(uuid.uuid4().hex)
         answered: asyncio.Future[JobSaved] = asyncio.get_running_loop().create_future()
@@ -140,7 +141,10 @@ class SchedulerContact(Contact):
         try:
             await _connect(client, min(_STARTED_AGAIN_S, within_s))
             while (left_ms := until_ms - clock.monotonic_ms()) > -_ANSWER_S * 1000 and not answered.done():
-                client.send(StopJob(request_id=request, reason=reason, within_ms=max(0, left_ms)))
+                within_ms = max(0, left_ms)
+                client.send(
+                    StopJob(request_id=request, reason=reason, within_ms=within_ms, nodes=tuple(nodes))
+                )
                 await asyncio.wait((answered,), timeout=_ASK_AGAIN_S)
         except Exception as error:  # noqa: BLE001 - the job is to end, whatever goes wrong
             lost(str(error))

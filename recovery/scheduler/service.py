@@ -20,7 +20,7 @@ from recovery.core.effects import Persist
 from recovery.core.ids import ConnectionId, ResumeToken
 from recovery.core.messages import FromNode, Register
 from recovery.core.records import EventRecord, JobState
-from recovery.core.scheduler import barrier_ends
+from recovery.core.scheduler import barrier_ends, leave_requests
 from recovery.core.scheduler.effects import SchedulerEffect
 from recovery.core.scheduler.machine import SchedulerMachine
 from recovery.core.scheduler.stimuli import (
@@ -212,7 +212,7 @@ class _Service:
         except UNREADABLE as error:
             return 400, {"refused": str(error)}
         state = self._machine.state
-        nodes, host = barrier_ends.named(state, asked.target)
+        nodes, host = leave_requests.named(state, asked.target)
         if not nodes:
             return 409, {"refused": "is neither a node nor the address of a worker's host", "unknown": True}
         obstacle = barrier_ends.why_not(state, nodes, host)

@@ -1,7 +1,8 @@
-"""What a session knows of steps that every rank holds, as far as the scheduler has reported it to this rank."""
+"""What the scheduler has reported to this rank: which steps every rank holds, and when this process is to leave."""
 
 from __future__ import annotations
 
+from recovery import clock
 from recovery.core.ids import Generation
 from recovery.training.data_plane import DataPlane
 from recovery.training.disk_schedule import DiskCommits
@@ -19,6 +20,15 @@ class KnownCommits(DataPlane):
     def committed_step(self) -> int:
         """Newest global step that every rank holds, as far as the scheduler has reported it to this rank."""
         return self._service.training_control.committed_step
+
+    @property
+    def deadline(self) -> float | None:
+        """Seconds, 0 or more, until this process is to have ended, where its node, its host or its job was asked to leave; None: it was not.
+
+        All ranks save a step just ahead before that: leave out what takes long (an evaluation), and go on with the steps.
+        """
+        leave_by_ms = self._service.training_control.stop_point.leave_by_ms
+        return None if leave_by_ms is None else max(0, leave_by_ms - clock.monotonic_ms()) / 1000
 
     @property
     def job_is_over(self) -> bool:

@@ -163,8 +163,11 @@ class Executor:
                 why = self._training_control.drain_unsupported_reason
                 self._deliver(s.Positioned(effect.generation, effect.step, step=effect.step, obstacle=why))
             case StopAt():
+                within_ms = effect.leaves_within_ms
+                stop_point = self._training_control.stop_point
+                stop_point.leave_by_ms = clock.monotonic_ms() + within_ms if within_ms else None
                 # First: where the loop comes to its end meanwhile, the main thread says so with its last step, which `passed` may not be.
-                is_over = self._training_control.stop_point.is_over
+                is_over = stop_point.is_over
                 passed, stops = self._training_control.stop_at(
                     effect.generation, effect.step, ends_training=effect.ends_training
                 )

@@ -31,6 +31,8 @@ class StopPoint:
         """Its loop has come to its end: it comes to no further step."""
         self._end = _NOWHERE
         """Where its training ends before its last epoch does."""
+        self.leave_by_ms: int | None = None
+        """By when this process is to have ended, on the monotonic clock; None: it was not asked to."""
 
     def begin(self, generation: int, step: int, end: int = 0) -> None:
         """Training begins behind this step, and ends at `end`; 0: behind its last epoch."""
@@ -107,4 +109,4 @@ class StopPoint:
     def forget(self) -> None:
         """It is asked to stop nowhere."""
         with self._lock:
-            self._stop = _NOWHERE
+            self._stop, self.leave_by_ms = _NOWHERE, None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from recovery.core import messages as m
-from recovery.core.scheduler import barrier_ends
+from recovery.core.scheduler import barrier_ends, leave_requests
 from recovery.core.scheduler.stimuli import DrainAsked
 from tests.simulation.faults import IN_AN_OFFER, WHOLE, Fault
 from tests.simulation.process import Process
@@ -61,7 +61,7 @@ def drain_target(world: World, target: str) -> None:
     if scheduler is None or world.clock.now < scheduler.frozen_until:
         return
     state = scheduler.machine.state
-    nodes, host = barrier_ends.named(state, target)
+    nodes, host = leave_requests.named(state, target)
     if not nodes or barrier_ends.why_not(state, nodes, host):
         world.clock.seen["a person's drain was refused"] += 1
         return

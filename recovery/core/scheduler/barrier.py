@@ -7,7 +7,7 @@ it: then a later one is named, twice as far ahead. What all ranks stop for follo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import Enum
 
 from recovery.core.barrier_messages import GoOn, JobSaved, Position, SaveAt
@@ -62,6 +62,8 @@ class Barrier:
         """No standby of these takes a rank."""
         self.launchers: dict[ConnectionId, RequestId] = {}
         """Those that wait for it to end the job: where, and what they asked."""
+        self.leaving: dict[ConnectionId, RequestId] = {}
+        """Launchers whose host is to be taken away, which wait for what becomes of the ranks there: where, and what they asked."""
         self.ends_training = False
         """A script ends the training of all ranks at the step: nothing is saved for it, and nobody departs."""
         self.last_step = 0
@@ -120,15 +122,15 @@ class Barrier:
         """Who departs, for people."""
         return ", ".join(sorted(self.departing, key=ranks.natural_key))
 
-    @property
-    def question(self) -> SaveAt:
-        """What each rank is asked now."""
+    def question(self, node_id: NodeId) -> SaveAt:
+        """What this rank is asked now."""
         return SaveAt(
             drain=self.number,
             generation=self.generation,
             step=self.step,
             wait_ms=self.wait_ms,
             ends_training=self.ends_training,
+            leaves=self.ends_job or node_id in self.departing,
         )
 
     def move(self, to: BarrierState) -> None:
@@ -140,6 +142,10 @@ class Barrier:
         """Ask every rank whether it stops at this step; 0: where it is."""
         self.step, self.answers = step, {}
         self.connections = {node.record.node_id: node.connection for node in workers}
+        return tell(workers, self.question)
+
+    def say_again(self, workers: list[Node]) -> Persist:
+        """Tell ranks what has become of who leaves and when; what they have answered stays."""
         return tell(workers, self.question)
 
     def ask_again(self, nodes: list[Node]) -> Persist:
@@ -190,8 +196,15 @@ class Barrier:
         why = self.outcome[:1024] or f"a rank is being handed over at step {self.step}"
         return JobSaved(request_id=request, step=durable_step, obstacle=why)
 
+    def host_left(self, request: RequestId, durable_step: int) -> JobSaved:
+        """What a launcher hears whose host is to be taken away. `durable_step`: as for `job_saved`."""
+        obstacle = "" if self.is_done else self.outcome[:1024]
+        return JobSaved(request_id=request, step=durable_step, obstacle=obstacle)
 
-def tell(nodes: Iterable[Node], message: SaveAt | GoOn) -> Persist:
+
+def tell(nodes: Iterable[Node], message: Callable[[NodeId], SaveAt | GoOn]) -> Persist:
     """Say it to these ranks in the order of what is written: behind the plan of this generation, which a rank must know first."""
-    answers = (Answer(node.connection, message) for node in nodes if node.connection is not None)
+    answers = (
+        Answer(node.connection, message(node.record.node_id)) for node in nodes if node.connection is not None
+    )
     return Persist((), tuple(answers))

@@ -29,7 +29,6 @@ from recovery.core.scheduler.barrier import RANK_HANDED_OVER, Barrier, BarrierSt
 from recovery.core.scheduler.effects import BarrierTimer, KeepConnection, SchedulerEffect, Send, SetTimer
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
-from recovery.core.scheduler.stimuli import DrainAsked
 
 _NOT_SAVED = "not saved for the end of the job: "
 _ALL_IS_TO_END = "the whole job is to end"
@@ -54,26 +53,11 @@ def on_depart(state: SchedulerState, node: Node, depart: Depart, now_ms: int) ->
         said = NotHandedOver(request_id=depart.request_id, reason=obstacle, job_ends=is_ending)
         return [Send(node.connection, said)]
     why, departs = f"{node_id}: {depart.reason}", {node_id: depart.request_id}
-    barrier, begun = _begin_or_join(state, departs, "", why, now_ms)
+    barrier, begun = begin_or_join(state, departs, "", why, now_ms)
     # Where it joins one that is under way, the step that it was asked for shows that its wish has come, too.
-    effects = begun or [tell([node], barrier.question)]
+    effects = begun or [barrier.say_again([node])]
     barrier.standbys_due_ms = min(now_ms + STOP_FOLLOWS_MS, barrier.until_ms)
     return [*effects, SetTimer(BarrierTimer(), barrier.standbys_due_ms)]
-
-
-def on_drain_asked(state: SchedulerState, asked: DrainAsked, now_ms: int) -> list[SchedulerEffect]:
-    """A person asks for ranks to be handed over. The caller has looked at `why_not`, and looks at what became of it."""
-    if why_not(state, asked.nodes, asked.host):
-        return []
-    departing = dict.fromkeys(asked.nodes)
-    return _begin_or_join(state, departing, asked.host, asked.reason, now_ms)[1]
-
-
-def named(state: SchedulerState, target: str) -> tuple[tuple[NodeId, ...], str]:
-    """Whose ranks a person means by the name of a node or a host, and the host."""
-    of_host = tuple(node.record.node_id for node in state.workers if node.record.host == target)
-    node = state.nodes.get(NodeId(target))
-    return (of_host, target) if node is None else ((node.record.node_id,), "")
 
 
 def on_stop_job(
@@ -108,11 +92,18 @@ def on_stop_job(
     return [KeepConnection(connection), *effects, *begin(state, barrier)]
 
 
-def _begin_or_join(
-    state: SchedulerState, departing: Mapping[NodeId, RequestId | None], host: str, why: str, now_ms: int
+def begin_or_join(
+    state: SchedulerState,
+    departing: Mapping[NodeId, RequestId | None],
+    host: str,
+    why: str,
+    now_ms: int,
+    wait_ms: int | None = None,
 ) -> tuple[Barrier, list[SchedulerEffect]]:
+    """Have these nodes depart at the barrier under way, or at a new one; the effects of that, none where they join."""
     joined = open_one(state)
-    barrier = joined or new_barrier(state, why, state.rules.drain_timeout_ms, now_ms)
+    wait_ms = state.rules.drain_timeout_ms if wait_ms is None else wait_ms
+    barrier = joined or new_barrier(state, why, wait_ms, now_ms)
     for node_id, request in departing.items():
         barrier.departing[node_id] = request or barrier.departing.get(node_id)
     barrier.left_hosts |= {host} - {""}
@@ -272,16 +263,22 @@ def advance(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
         # As training_end.py says.
         return []
     missing = "" if barrier.ends_job else _missing(state, set(barrier.departing), barrier.left_hosts)
+    is_saved = barrier.state is BarrierState.SAVING and state.checkpoints.durable_step >= barrier.step
+    if is_saved and barrier.leaving:
+        # The host goes: who comes for its ranks later loses no step.
+        missing = ""
     back = [f"{node.record.node_id} has connected again" for node in barrier.reconnected(state.workers)]
     obstacle = _not_here(state, ends_job=barrier.ends_job) or next(iter(back), "")
-    is_saved = barrier.state is BarrierState.SAVING and state.checkpoints.durable_step >= barrier.step
     # A process that leaves anyway leaves behind a save: the plan goes there.
     is_due = now_ms >= barrier.standbys_due_ms and (is_saved or not barrier.leaves_anyway)
     if obstacle or (missing and is_due):
         return give_up(state, barrier, obstacle or missing)
     if now_ms >= barrier.until_ms:
         # Also where this process was paused: a rank that waited at the step has let go by itself, and trains on.
-        limit = f"{barrier.wait_ms / 1000:g} s (MS_DRAIN_TIMEOUT)"
+        wait_s = f"{barrier.wait_ms / 1000:g} s"
+        limit = (
+            f"the {wait_s} that are left to its host" if barrier.leaving else f"{wait_s} (MS_DRAIN_TIMEOUT)"
+        )
         limit = "MS_STOP_GRACE leaves for it" if barrier.ends_job else limit
         late = f"it took longer than {limit}, {barrier.state.value}"
         return give_up(state, barrier, "; ".join(filter(None, [missing, late])))
@@ -298,7 +295,8 @@ def advance(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
 def give_up(state: SchedulerState, barrier: Barrier, reason: str) -> list[SchedulerEffect]:
     """Everything goes on as without it: a rank that waits at a step trains on, one that asked leaves as it is."""
     # Behind the step that was asked for, which it takes back.
-    let_go = tell(state.workers, GoOn(drain=barrier.number)).then
+    go_on = GoOn(drain=barrier.number)
+    let_go = tell(state.workers, lambda _: go_on).then
     answers = (*let_go, *_not_handed_over(state, barrier, reason))
     return [Persist((), answers), *end(state, barrier, reason)]
 
@@ -331,7 +329,8 @@ def end(
         details=barrier.names,
     )
     durable = state.checkpoints.durable_step
-    answers = (Answer(where, barrier.job_saved(asked, durable)) for where, asked in barrier.launchers.items())
+    answers = [Answer(where, barrier.job_saved(asked, durable)) for where, asked in barrier.launchers.items()]
+    answers += [Answer(where, barrier.host_left(asked, durable)) for where, asked in barrier.leaving.items()]
     return [Persist((event,), tuple(answers))]
 
 

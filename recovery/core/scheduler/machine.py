@@ -28,7 +28,7 @@ from recovery.core.records import (
     TrainingEndRecord,
 )
 from recovery.core.rules import Rules
-from recovery.core.scheduler import barrier_ends, invariants, job_end, restore, training_end
+from recovery.core.scheduler import barrier_ends, invariants, job_end, leave_requests, restore, training_end
 from recovery.core.scheduler.checkpoints import reports
 from recovery.core.scheduler.effects import (
     BarrierTimer,
@@ -164,7 +164,7 @@ class SchedulerMachine:
             case ConnectionLost():
                 return liveness.on_connection_lost(self.state, stimulus, now_ms)
             case DrainAsked():
-                return barrier_ends.on_drain_asked(self.state, stimulus, now_ms)
+                return leave_requests.on_drain_asked(self.state, stimulus, now_ms)
             case TimerFired():
                 return self._on_timer(stimulus.timer, now_ms)
             case ProcessGone():
@@ -216,7 +216,8 @@ class SchedulerMachine:
         if isinstance(message, m.Exited):
             return liveness.on_exited(state, received, message, now_ms)
         if isinstance(message, StopJob):
-            return barrier_ends.on_stop_job(state, connection, message, received.peer, now_ms)
+            asked = leave_requests.on_host_leaves if message.nodes else barrier_ends.on_stop_job
+            return asked(state, connection, message, received.peer, now_ms)
         assert node is not None, "the table lets only members say the rest"
         return self._from_speaker(node, connection, message, now_ms)
 

@@ -127,7 +127,7 @@ class AtBarrier:
         ):
             # Its end is on the way here, or its beginning: no barrier outlives either.
             return []
-        stop = StopAt(at.drain, at.generation, at.step, at.ends_training)
+        stop = StopAt(at.drain, at.generation, at.step, at.ends_training, at.wait_ms if at.leaves else 0)
         # Asked again, it has joined: a rank that waits at the step already stays there.
         effects: list[WorkerEffect] = [] if stop == self._stop else [stop]
         self._stop = stop

@@ -77,6 +77,8 @@ class StopAt(msgspec.Struct, frozen=True, tag="stop_at"):
     """0: only look where it is."""
     ends_training: bool = False
     """Training is to end there: nothing is saved for it before that is agreed on."""
+    leaves_within_ms: int = 0
+    """This process is to end behind it, and has so long at most; 0: it stays."""
 
 
 class EndTraining(msgspec.Struct, frozen=True, tag="end_training"):

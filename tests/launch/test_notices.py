@@ -1,0 +1,220 @@
+"""What is a notice that a host is to be taken away: files, and the answers of clouds as they document them, over real HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import json
+import os
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from typing_extensions import override
+
+from recovery.launch.notices import Notice, Notices, seconds_left
+
+AWS = "/latest/meta-data/spot/instance-action"
+GOOGLE = "/computeMetadata/v1/instance/preempted"
+AZURE = "/metadata/scheduledevents?api-version=2020-07-01"
+AZURE_NAME = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
+
+
+class Cloud:
+    """A metadata service; `answers` by path, and the headers that it wants."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, tuple[int, str]] = {}
+        self.wants: dict[str, str] = {}
+        self.token = ""
+        cloud = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                refused = any(self.headers.get(name) != value for name, value in cloud.wants.items())
+                self._answer(*((401, "") if refused else cloud.answers.get(self.path, (404, ""))))
+
+            def do_PUT(self) -> None:
+                is_token = self.path == "/latest/api/token" and self.headers.get(
+                    "X-aws-ec2-metadata-token-ttl-seconds"
+                )
+                self._answer(*((200, cloud.token) if is_token else (404, "")))
+
+            def _answer(self, status: int, text: str) -> None:
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(text.encode())))
+                self.end_headers()
+                self.wfile.write(text.encode())
+
+            @override
+            def log_message(self, format: str, *args: object) -> None:
+                del format, args
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"http://127.0.0.1:{self.server.server_address[1]}"
+
+
+@pytest.fixture
+def cloud() -> Iterator[Cloud]:
+    cloud = Cloud()
+    thread = Thread(target=cloud.server.serve_forever, daemon=True)
+    thread.start()
+    yield cloud
+    cloud.server.shutdown()
+    cloud.server.server_close()
+    thread.join()
+
+
+def looked(notices: Notices) -> Notice | None:
+    return asyncio.run(notices.look())
+
+
+def of_url(url: str) -> tuple[Notice | None, list[str]]:
+    said: list[str] = []
+    return looked(Notices(None, url, said.append)), said
+
+
+def later(seconds: float) -> datetime.datetime:
+    return datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    ("text", "least", "most"),
+    [
+        ("", None, None),
+        ("36000", 30_000, 36_001),
+        (" 36000.5\n", 30_000, 36_001),
+        (later(36_000).isoformat(), 30_000, 36_001),
+        (later(36_000).strftime("%Y-%m-%dT%H:%M:%SZ"), 30_000, 36_001),
+        ("2001-01-01 00:00", 0, 0),
+    ],
+)
+def test_a_file_says_how_long_it_takes(
+    tmp_path: Path, text: str, least: float | None, most: float | None
+) -> None:
+    path, said = tmp_path / "notice", list[str]()
+    notices = Notices(path, "", said.append)
+    assert looked(notices) is None
+    path.write_text(text)
+    notice = looked(notices)
+    assert notice is not None
+    assert notice.source == f"MS_NOTICE_FILE={path}"
+    if least is None or most is None:
+        assert notice.within_s is None
+    else:
+        assert notice.within_s is not None
+        assert least <= notice.within_s <= most
+    assert said == []
+
+
+@pytest.mark.parametrize("text", ["soon", "nan", "inf", "-5", "1e9", "9" * 30, "\x00"])
+def test_what_is_no_time_is_said_and_is_a_notice_all_the_same(tmp_path: Path, text: str) -> None:
+    path, said = tmp_path / "notice", list[str]()
+    notices = Notices(path, "", said.append)
+    path.write_text(text)
+    assert looked(notices) == Notice(f"MS_NOTICE_FILE={path}", None)
+    [line] = said
+    assert "says no time" in line
+    assert "MS_STOP_GRACE counts" in line
+
+
+def test_a_file_from_before_is_a_notice_once_it_is_written_again(tmp_path: Path) -> None:
+    path, said = tmp_path / "notice", list[str]()
+    path.touch()
+    os.utime(path, ns=(1, 1))
+    notices = Notices(path, "", said.append)
+    assert looked(notices) is None
+    assert len(said) == 1
+    path.unlink()
+    assert looked(notices) is None
+    path.touch()
+    assert looked(notices) is not None
+
+
+def test_a_directory_is_a_notice_that_says_no_time(tmp_path: Path) -> None:
+    path, said = tmp_path / "notice", list[str]()
+    notices = Notices(path, "", said.append)
+    path.mkdir()
+    assert looked(notices) == Notice(f"MS_NOTICE_FILE={path}", None)
+    assert len(said) == 1
+
+
+def test_aws_says_it_with_its_time(cloud: Cloud) -> None:
+    assert of_url(cloud.address + AWS) == (None, [])
+    at = later(36_000).strftime("%Y-%m-%dT%H:%M:%SZ")
+    cloud.answers[AWS] = (200, json.dumps({"action": "terminate", "time": at}))
+    notice, _ = of_url(cloud.address + AWS)
+    assert notice is not None
+    assert notice.within_s is not None
+    assert 30_000 < notice.within_s <= 36_001
+
+
+def test_aws_with_session_tokens(cloud: Cloud) -> None:
+    cloud.token, cloud.wants = "a token", {"X-aws-ec2-metadata-token": "a token"}
+    assert of_url(cloud.address + AWS) == (None, [])
+    cloud.answers[AWS] = (200, json.dumps({"action": "stop"}))
+    notice, _ = of_url(cloud.address + AWS)
+    assert notice is not None
+    assert notice.within_s is None
+
+
+def test_google_says_true(cloud: Cloud) -> None:
+    cloud.wants = {"Metadata-Flavor": "Google"}
+    cloud.answers[GOOGLE] = (200, "FALSE")
+    assert of_url(cloud.address + GOOGLE) == (None, [])
+    cloud.answers[GOOGLE] = (200, "TRUE\n")
+    assert of_url(cloud.address + GOOGLE)[0] == Notice(f"MS_NOTICE_URL={cloud.address}{GOOGLE}", None)
+
+
+def events(*rows: dict[str, Any]) -> tuple[int, str]:
+    return 200, json.dumps({"DocumentIncarnation": 1, "Events": rows})
+
+
+def test_azure_names_machines_events_and_times(cloud: Cloud) -> None:
+    cloud.wants = {"Metadata": "true"}
+    cloud.answers[AZURE_NAME] = (200, "vm_1")
+    url = cloud.address + AZURE
+    cloud.answers[AZURE] = events()
+    assert of_url(url) == (None, [])
+    at = later(36_000).strftime("%a, %d %b %Y %H:%M:%S GMT")
+    cloud.answers[AZURE] = events(
+        {"EventType": "Preempt", "Resources": ["vm_2"], "NotBefore": at},
+        {"EventType": "Freeze", "Resources": ["vm_1"], "NotBefore": at},
+    )
+    assert of_url(url) == (None, []), "another machine's, and a pause"
+    cloud.answers[AZURE] = events({"EventType": "Preempt", "Resources": ["vm_2", "vm_1"], "NotBefore": at})
+    notice, _ = of_url(url)
+    assert notice is not None
+    assert notice.within_s is not None
+    assert 30_000 < notice.within_s <= 36_001
+    cloud.answers[AZURE] = events({"EventType": "Terminate", "Resources": ["vm_1"], "NotBefore": ""})
+    notice, _ = of_url(url)
+    assert notice is not None
+    assert notice.within_s == 0
+
+
+@pytest.mark.parametrize(
+    "answer", [(500, "no"), (200, "<html>"), (200, "[]"), (200, '{"Events": 3}'), (200, '{"time": "soon"}')]
+)
+def test_what_is_no_metadata_is_said_once_and_asked_again(cloud: Cloud, answer: tuple[int, str]) -> None:
+    cloud.answers[AWS] = answer
+    said = list[str]()
+    notices = Notices(None, cloud.address + AWS, said.append)
+    assert [looked(notices) for _ in range(11)] == [None] * 11
+    [line] = said
+    assert "it is asked again" in line
+    cloud.answers[AWS] = (200, json.dumps({"action": "terminate"}))
+    assert [looked(notices) for _ in range(5)][-1] is not None
+
+
+def test_nobody_there_ends_nothing() -> None:
+    notice, [line] = of_url("http://127.0.0.1:9/nothing")
+    assert notice is None
+    assert "it is asked again" in line
+
+
+def test_a_time_without_a_zone_is_utc() -> None:
+    assert 30_000 < seconds_left(later(36_000).strftime("%Y-%m-%d %H:%M:%S")) <= 36_001
