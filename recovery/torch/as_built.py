@@ -9,7 +9,11 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
-from recovery.torch import module_names, outside_state_dict, overrides
+from recovery.torch import buffers, module_names, outside_state_dict, overrides
+
+_ANY = "of any shape"
+_ADAPTING = ("torch.ao.quantization", "torch.quantization")
+"""Whose buffers take the shape that is loaded, as lazy ones do: observers of ranges learn in their first pass how many channels there are."""
 
 _logger = logging.getLogger("recovery.torch")
 
@@ -60,7 +64,7 @@ class AsBuilt:
             built, now = self._shapes[part, number], _shapes(item)
             for name in [*built, *(name for name in now if name not in built)]:
                 before, here = built.get(name), now.get(name)
-                if before != here and "lazy" not in (before, here):
+                if before != here and _ANY not in (before, here):
                     had = f"was {before}" if before else "was not there"
                     return f"{part}[{number}].{name} {had} where training began, and {f'is {here}' if here else 'is gone'}"
         return ""
@@ -88,16 +92,22 @@ def _bare(parts: outside_state_dict.Parts) -> Iterator[tuple[str, list[Any]]]:
 def _shapes(item: torch.nn.Module) -> dict[str, str]:
     """Of what its state_dict has: to ask for that itself is a collective where it is spread over ranks."""
     named: dict[str, Any] = dict(item.named_parameters(remove_duplicate=False))
-    kept = {place.name for place in outside_state_dict.buffers_of(item) if place.persistent}
+    kept = {place.name for place in buffers.buffers_of(item) if place.persistent}
     named |= {
         name: buffer
         for name, buffer in item.named_buffers(remove_duplicate=False)
         if module_names.plain(name) in kept
     }
     plain = module_names.plain_names(named)
+    adapting = {
+        f"{module_names.plain(prefix)}.{field}".lstrip(".")
+        for prefix, module in item.named_modules(remove_duplicate=False)
+        if type(module).__module__.startswith(_ADAPTING)
+        for field in module._buffers  # noqa: SLF001 - torch has no public name for those of one module
+    }
     return {
-        plain[name]: "lazy"
-        if is_lazy(value)
+        plain[name]: _ANY
+        if is_lazy(value) or plain[name] in adapting
         else f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
         for name, value in named.items()
     }

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from recovery.torch import live_header, live_shards, spread
+from recovery.torch.buffers import write_buffer
 from recovery.torch.gradients import trained_by
 from recovery.torch.live_buffers import KeptBuffers
 from recovery.torch.live_gradients import KeptGradients
 from recovery.torch.live_header import CannotCarryError
 from recovery.torch.live_parts import LiveParts
-from recovery.torch.outside_state_dict import write_buffer
 
 _AS_IT_IS = frozenset({type(None), bool, int, float, str, bytes})
 _NOT_IN_A_GROUP = frozenset({"params", "param_names"})

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
 
 from recovery.torch import live_header, outside_state_dict, spread
 from recovery.torch.live_parts import LiveParts
@@ -66,6 +68,9 @@ def _of_module(name: str, module: torch.nn.Module) -> Iterator[str]:
             yield f"{path} is a DistributedDataParallel inside a module, and would keep its world alive: give the bare model."
         if type(inner).get_extra_state is not torch.nn.Module.get_extra_state:
             yield f"{path} ({type(inner).__name__}) has an extra state of its own, which cannot be sent."
+    tensors = itertools.chain(module.named_parameters(), module.named_buffers())
+    if lazy := next((path for path, tensor in tensors if is_lazy(tensor)), ""):
+        yield f"{name}.{lazy} is lazy, so nobody knows its shape yet: give the model a batch before training begins."
 
 
 def _whole_beside_parts(parts: LiveParts) -> Iterator[str]:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
 from torch.optim.swa_utils import AveragedModel
 
 from recovery.torch import gradients as gradients_of
@@ -128,7 +129,8 @@ class LiveParts:
             )
             for prefix, module in item.named_modules():
                 for field, tensor in module._buffers.items():  # noqa: SLF001 - the dict itself: a buffer may be another tensor later
-                    if tensor is not None and (id(module), field) not in seen:
+                    # A lazy one comes with its first pass.
+                    if tensor is not None and not is_lazy(tensor) and (id(module), field) not in seen:
                         seen.add((id(module), field))
                         alike = from_rank_0 or isinstance(module, torch.nn.SyncBatchNorm)
                         name = f"{item_name}.{prefix}.{field}" if prefix else f"{item_name}.{field}"
@@ -252,4 +254,6 @@ class LiveParts:
 
 
 def _described(name: str, tensor: torch.Tensor) -> str:
+    if is_lazy(tensor):
+        return f"{name} lazy"
     return f"{name} {tuple(tensor.shape)} {tensor.dtype}{live_shards.described(tensor)}"

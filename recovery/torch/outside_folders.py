@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from recovery.torch import module_names, outside_state_dict
+from recovery.torch import buffers, module_names, outside_state_dict
 from recovery.torch import payload as payloads
 from recovery.torch.as_built import AsBuilt
 from recovery.torch.module_attributes import ModuleAttributes
@@ -126,7 +126,7 @@ class OutsideFolders:
                     )
                     _logger.warning(_DIFFER, len(versions), next(iter(versions)))
                 if not _sends_buffers(parallel):
-                    known.update(place.name for place in outside_state_dict.buffers_of(bare))
+                    known.update(place.name for place in buffers.buffers_of(bare))
             taken.append({name: self._own_of(here[name]) for name in sorted(known & here.keys())})
         return taken
 

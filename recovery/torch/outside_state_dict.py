@@ -11,15 +11,15 @@ import copy
 import itertools
 import logging
 from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from recovery.errors import CheckpointStateError
+from recovery.torch import buffers, module_attributes, module_names
 from recovery.torch import gradients as gradients_of
-from recovery.torch import module_attributes, module_names
 from recovery.torch import payload as payloads
 from recovery.torch.kept_generators import KeptGenerator, is_generator
 from recovery.torch.module_attributes import ModuleAttributes
@@ -40,36 +40,6 @@ Trained = Mapping[gradients_of.Key, torch.Tensor]
 """Parameters of all parts by their keys."""
 
 
-class BufferPlace(NamedTuple):
-    """Where a module keeps a buffer."""
-
-    name: str
-    module: torch.nn.Module
-    field: str
-    persistent: bool
-
-
-def buffers_of(item: torch.nn.Module) -> Iterator[BufferPlace]:
-    """The buffers of a module and of those in it, under plain names, with those that are None."""
-    for prefix, module in item.named_modules():
-        of_module = module._non_persistent_buffers_set  # noqa: SLF001 - torch has no public name for it
-        for field in module._buffers:  # noqa: SLF001 - as above
-            name = module_names.plain(f"{prefix}.{field}" if prefix else field)
-            yield BufferPlace(name, module, field, field not in of_module)
-
-
-def write_buffer(holder: dict[str, torch.Tensor | None], field: str, value: torch.Tensor | None) -> None:
-    """Give a buffer this value: into the tensor that is there, or in its place where that has no room for it of its own (`expand`)."""
-    mine = holder[field]
-    if value is None:
-        holder[field] = None
-    elif mine is None or (mine.shape, mine.dtype) != (value.shape, value.dtype) or _overlaps(mine):
-        holder[field] = value.to(value.device if mine is None else mine.device, copy=True)
-    else:
-        with torch.no_grad():
-            mine.copy_(value)
-
-
 def take(parts: Parts, attributes: ModuleAttributes | None = None) -> dict[str, list[dict[str, Any]]]:
     """All of it, as it is now; `attributes` as they were noted where the program had built them. Nothing is copied."""
     of_parts = trained(parts)
@@ -79,10 +49,14 @@ def take(parts: Parts, attributes: ModuleAttributes | None = None) -> dict[str, 
     return {part: entries for part, entries in taken.items() if any(entries)}
 
 
-def make_room(parts: Parts, saved: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    """Before anything is loaded: add the parameter groups that training had added, and give expanded buffers memory of their own.
+def make_room(
+    parts: Parts,
+    saved: Mapping[str, Sequence[Mapping[str, Any]]],
+    states: Mapping[str, Sequence[Any]] | None = None,
+) -> None:
+    """Before anything is loaded: add the parameter groups that training had added, and give lazy and expanded buffers memory of their own.
 
-    The program may add such a group again.
+    The program may add such a group again. `states` are what will be loaded, by part, where that is known.
 
     Raises:
         CheckpointStateError: an optimizer trains other parameters, or in another order: each would be given what belongs to another.
@@ -96,11 +70,8 @@ def make_room(parts: Parts, saved: Mapping[str, Sequence[Mapping[str, Any]]]) ->
             elif groups and groups != here:
                 raise _other_parameters(part, number, groups, here)
         elif isinstance(item, torch.nn.Module):
-            for place in buffers_of(item):
-                holder = place.module._buffers  # noqa: SLF001 - torch has no public name for it
-                tensor = holder[place.field]
-                if tensor is not None and _overlaps(tensor):
-                    holder[place.field] = tensor.contiguous()
+            of_part = (states or {}).get(part, ())
+            buffers.make_room(item, of_part[number] if number < len(of_part) else {})
 
 
 def put(parts: Parts, saved: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
@@ -109,11 +80,11 @@ def put(parts: Parts, saved: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
         entry, name = _entry(saved, part, number), f"{part}[{number}]"
         if "frozen" in entry and isinstance(item, torch.nn.Module):
             put_frozen(item, entry["frozen"], name)
-            _put_buffers(item, entry["buffers"], name)
+            buffers.put(item, entry["buffers"], name)
             module_attributes.put(item, entry.get("attributes", {}), name)
         hooks = hook_states(parts[part][number])
         for state, values in zip(hooks, entry.get("hooks", ()), strict=False):
-            _put_hook(state, values, _device_of(item))
+            _put_hook(state, values, buffers.device_of(item))
         if "hooks" in entry and len(hooks) != len(entry["hooks"]):
             _logger.warning(
                 "event=hook_state_not_restored part=%s the checkpoint has the states of %d communication hooks, and here are %d: register them "
@@ -200,13 +171,13 @@ def _taken(item: Any, of_parts: Trained) -> dict[str, Any]:
         return {"groups": groups_of(inner, of_parts)}
     if not isinstance(inner, torch.nn.Module):
         return {}
-    buffers = {
+    kept = {
         place.name: None if tensor is None else tensor.detach()
-        for place in buffers_of(inner)
+        for place in buffers.buffers_of(inner)
         if not place.persistent
         for tensor in [place.module._buffers[place.field]]  # noqa: SLF001 - torch has no public name for it
     }
-    taken: dict[str, Any] = {"frozen": frozen(inner), "buffers": buffers}
+    taken: dict[str, Any] = {"frozen": frozen(inner), "buffers": kept}
     if hooks := hook_states(item):
         taken["hooks"] = [_taken_of_hook(state) for state in hooks]
     return taken
@@ -282,41 +253,6 @@ def _expect_again(name: str, optimizer: torch.optim.Optimizer, added: list[list[
         )
 
     setattr(optimizer, "add_param_group", add_if_new)  # noqa: B010 - of this object
-
-
-# --- buffers -----------------------------------------------------------------------------------------------------------
-
-
-def _put_buffers(item: torch.nn.Module, saved: Mapping[str, torch.Tensor | None], part: str) -> None:
-    places = {place.name: place for place in buffers_of(item) if not place.persistent}
-    modules = {module_names.plain(name): module for name, module in item.named_modules()}
-    for name, value in saved.items():
-        prefix, _, field = name.rpartition(".")
-        place = places.get(name)
-        if place is not None:
-            write_buffer(place.module._buffers, place.field, value)  # noqa: SLF001 - torch has no public name for it
-        elif prefix in modules and not hasattr(modules[prefix], field):
-            # The first step makes it, where it is not there yet.
-            here = None if value is None else value.to(_device_of(item), copy=True)
-            modules[prefix].register_buffer(field, here, persistent=False)
-        else:
-            _logger.warning(
-                "event=buffer_not_restored part=%s buffer=%s it is in the checkpoint, and is no buffer with persistent=False here",
-                part,
-                name,
-            )
-
-
-def _overlaps(tensor: torch.Tensor) -> bool:
-    """Do several of its elements lie in one place, as those of `expand`? torch writes into no such tensor."""
-    return tensor.layout is torch.strided and any(
-        stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)
-    )
-
-
-def _device_of(item: Any) -> torch.device:
-    first = next(item.parameters(), None) if isinstance(item, torch.nn.Module) else None
-    return torch.device("cpu") if first is None else first.device
 
 
 # --- communication hooks -----------------------------------------------------------------------------------------------

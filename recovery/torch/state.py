@@ -232,7 +232,7 @@ class TrainState:
         payload = mapped_file.own(module_names.of_file(payload, parts), parts)
         payload = spread.put_back(payload, parts)
         outside = payload.get(OUTSIDE, {})
-        outside_state_dict.make_room(self._parts, outside)
+        outside_state_dict.make_room(self._parts, outside, payload["parts"])
         for name, items in parts.items():
             restored.load(name, items, payload["parts"][name])
         outside_state_dict.put(self._parts, outside)
