@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from typing_extensions import override
 
 from recovery.errors import CheckpointStateError
-from recovery.torch import loader_options, own_generators, restored, torchdata_state
+from recovery.torch import loader_options, own_generators, restored, told_epoch, torchdata_state
 from recovery.torch.compiled_code import compiled_code
 from recovery.torch.passes import Passes
 from recovery.torch.random_streams import Key, KeyedData, RestOfPass, Streams, WorkerBegin
@@ -286,8 +286,7 @@ class ResumableLoader(Passes):
         if not self._received and hasattr(self._dataset, "__len__") and not self._iterable:
             # A set that grows meanwhile keeps the order that the pass has begun in.
             self._begun_size = len(self._dataset)
-        if hasattr(self._dataset, "set_epoch"):
-            self._dataset.set_epoch(self._epoch)
+        told_epoch.tell(self._dataset, self._epoch)
         at = self._inner.state_dict() if self._stateful and self._inner is not None else self._inner_state
         # An iteration that was left in the middle goes on here.
         if self._staying is not None:

@@ -15,7 +15,7 @@ from torch.utils.data import IterableDataset
 from typing_extensions import override
 
 from recovery.errors import UsageError
-from recovery.torch import restored
+from recovery.torch import restored, told_epoch
 from recovery.torch.passes import Passes
 
 _begun: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -92,9 +92,8 @@ class Batches(IterableDataset[Any]):
             raise self._refused(reason="was drawn from in an earlier entry of the training")
 
     def set_epoch(self, epoch: int) -> None:
-        """Tell it, if it wants to know."""
-        if hasattr(self.source, "set_epoch"):
-            self.source.set_epoch(epoch)
+        """Tell it, and what it draws its batches from."""
+        told_epoch.tell(self.source, epoch)
 
     @override
     def __iter__(self) -> Iterator[Any]:

@@ -16,6 +16,7 @@ import torch
 from torch.utils.data import Dataset, Sampler, get_worker_info
 from typing_extensions import override
 
+from recovery.torch import told_epoch
 from recovery.torch.keyed import digest_of
 from recovery.torch.random_state import RandomState, capture_random_state, restore_random_state
 from recovery.training.current import current_session
@@ -161,8 +162,7 @@ class WorkerBegin:
         if epoch == self._epoch:
             return
         self._epoch = epoch
-        if hasattr(dataset, "set_epoch"):
-            dataset.set_epoch(epoch)
+        told_epoch.tell(dataset, epoch)
         if self._leads and (session := current_session()) is not None:
             session.epoch = epoch + 1
 

@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import Sampler
 
 from recovery.errors import CheckpointStateError, UsageError
-from recovery.torch import keyed
+from recovery.torch import keyed, told_epoch
 from recovery.torch.random_streams import Streams
 
 _logger = logging.getLogger("recovery.torch")
@@ -143,7 +143,8 @@ class SampledOrder:
         self._epoch = -1
 
     def _drawn(self, epoch: int) -> list[Any]:
-        _tell(self._parts, epoch)
+        for part in self._parts:
+            told_epoch.tell(part, epoch)
         with _seeded(self._parts, self._seed, epoch):
             # Some make a pass to say how long it is.
             try:
@@ -201,12 +202,6 @@ def parts_of(sampler: Any) -> Iterator[Any]:
 
 def _digest(order: list[Any]) -> str:
     return hashlib.sha256(repr(order).encode()).hexdigest()
-
-
-def _tell(parts: list[Any], epoch: int) -> None:
-    for part in parts:
-        if hasattr(part, "set_epoch"):
-            part.set_epoch(epoch)
 
 
 def _drawn(sampler: Any, parts: list[Any], seed: int, epoch: int, most: int) -> list[Any]:

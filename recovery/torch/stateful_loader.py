@@ -24,6 +24,7 @@ from recovery.torch import (
     own_generators,
     restored,
     same_passes,
+    told_epoch,
     torchdata_state,
 )
 from recovery.torch.compiled_code import compiled_code
@@ -283,9 +284,7 @@ class StatefulLoader(Passes):
         batch_sampler = getattr(loader, "batch_sampler", None)
         inside = (getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
         for part in (loader, *inside, getattr(loader, "dataset", None)):
-            tell = getattr(part, "set_epoch", None)
-            if tell is not None:
-                tell(self._epoch)
+            told_epoch.tell(part, self._epoch)
 
     @property
     def _kind(self) -> str:
@@ -320,11 +319,11 @@ def _check_staying(loader: DataLoader[Any]) -> None:
     """Worker processes that stay from pass to pass hear of no later one."""
     if not (loader.num_workers and loader.persistent_workers):
         return
-    if hasattr(loader.dataset, "set_epoch"):
+    if listeners := told_epoch.listeners(loader.dataset):
         raise UsageError(
             field="loader",
             reason=f"the {type(loader).__name__} has persistent_workers=True, whose processes keep their copy of the data set, so that set_epoch of the"
-            f" {type(loader.dataset).__name__} reaches them in their first pass only: behind a failure that is another one",
+            f" {type(listeners[0]).__name__} reaches them in their first pass only: behind a failure that is another one",
             next_step="Leave persistent_workers out, or give ResumableLoader(..., persistent_workers=True), which tells them.",
         )
     _logger.info(
