@@ -12,6 +12,7 @@ import logging
 import random  # noqa: TID251 - its class is looked for, nothing is drawn
 import sys
 import types
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -27,6 +28,7 @@ _DEEP = 6
 """Attributes and places from the data set to a generator: `.dataset.transform.transforms[2].rng` has five."""
 _LOOKED_AT_MAX, _OF_ONE_MAX = 2_000, 100
 """Objects in all, and of one list or dictionary: a data set may hold a million names of files."""
+_SEVERAL: tuple[type[Iterable[Any]], ...] = (list, tuple, deque, set, frozenset)
 _SHOWN = 3
 
 _said: set[str] = set()
@@ -131,13 +133,19 @@ def _held_by_frame(frame: types.FrameType, *, but: Iterable[Any]) -> Iterator[tu
     variables = {**named, **_locals_of(frame)}
     known = {id(one) for one in (*but, *_shared_objects(), *_of_loaders(variables.values()))}
     for name, value in variables.items():
-        several = (
-            value if type(value) in (list, tuple) else value.values() if type(value) is dict else [value]
-        )
-        for one in itertools.islice(several, _OF_ONE_MAX):
+        for one in _several_in(value):
             if issubclass(type(one), kinds()) and id(one) not in known:
                 known.add(id(one))
                 yield name, f"{type(one).__module__}.{type(one).__qualname__}"
+
+
+def _several_in(value: Any) -> Iterator[Any]:
+    """It, and what lists and dictionaries hold, two deep."""
+    yield value
+    inside = [one for _, one in _places(value)]
+    yield from inside
+    for one in inside:
+        yield from (inner for _, inner in _places(one))
 
 
 def _locals_of(frame: types.FrameType) -> dict[str, Any]:
@@ -210,11 +218,8 @@ def _has_state(dataset: Any) -> bool:
 def _inside(holder: Any) -> Iterator[tuple[str, Any]]:
     """What an object holds, and how one comes to it."""
     kind = type(holder)
-    if kind in (list, tuple):
-        yield from ((f"[{number}]", value) for number, value in enumerate(holder[:_OF_ONE_MAX]))
-    elif kind is dict:
-        yield from ((f"[{key!r}]", value) for key, value in _first(holder) if type(key) in (str, int))
-    elif kind is types.FunctionType:
+    yield from _places(holder)
+    if kind is types.FunctionType:
         cells = zip(holder.__code__.co_freevars, holder.__closure__ or (), strict=True)
         yield from ((f".{name}", cell.cell_contents) for name, cell in cells if _is_filled(cell))
         yield "()", holder.__defaults__
@@ -227,6 +232,17 @@ def _inside(holder: Any) -> Iterator[tuple[str, Any]]:
         yield "()", holder.keywords
     elif not issubclass(kind, (type, types.ModuleType, torch.Tensor)):
         yield from _attributes(holder)
+
+
+def _places(holder: Any) -> Iterator[tuple[str, Any]]:
+    """Of what holds several, and how one comes to each: OrderedDict and deque are kinds of these, and so are users' classes."""
+    for kind in _SEVERAL:
+        if issubclass(type(holder), kind):
+            numbered = enumerate(itertools.islice(kind.__iter__(holder), _OF_ONE_MAX))
+            yield from ((f"[{number}]", value) for number, value in numbered)
+    if issubclass(type(holder), dict):
+        for key, value in _first(holder):
+            yield f"[{key!r}]" if type(key) in (str, int) else f"[{type(key).__name__}]", value
 
 
 def _attributes(holder: Any) -> Iterator[tuple[str, Any]]:

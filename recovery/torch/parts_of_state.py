@@ -15,7 +15,15 @@ def named(given: Mapping[str, Any]) -> dict[str, list[Any]]:
     return {name: _items(part) for name, part in given.items() if part is not None}
 
 
+def are_generators(part: Any) -> bool:
+    """Is it a dictionary of random generators, as `{"crop": ..., "flip": ...}`?"""
+    return isinstance(part, dict) and bool(part) and all(map(is_generator, part.values()))
+
+
 def _items(part: Any) -> list[Any]:
+    if are_generators(part):
+        # By their keys: a program may come to build them in another order.
+        part = [part[key] for key in sorted(part, key=str)]
     items = part if isinstance(part, list) else list(part) if isinstance(part, tuple) else [part]
     if any(map(is_generator, items)):
         return [KeptGenerator(item) if is_generator(item) else item for item in items]

@@ -14,7 +14,7 @@ from typing import Any
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 from recovery.errors import UsageError
-from recovery.torch import devices, order_seed
+from recovery.torch import devices, order_seed, parts_of_state
 from recovery.torch.loader import ResumableLoader
 from recovery.torch.passes import Passes
 from recovery.torch.plain_batches import Batches, FunctionBatches, PlainValues
@@ -101,7 +101,11 @@ def steps(  # noqa: PLR0913 - one keyword for each thing that a script may want
             reason="was called before recovery.torch.join()",
             next_step="Call join() where the script called torch.distributed.init_process_group.",
         )
-    plain = {name: PlainValues(part) for name, part in further.items() if isinstance(part, dict)}
+    plain = {
+        name: PlainValues(part)
+        for name, part in further.items()
+        if isinstance(part, dict) and not parts_of_state.are_generators(part)
+    }
     parts = {"lr_scheduler": None, "override": override, **further, **plain}
     state = TrainState(model=model, optimizer=optimizer, loader=passes_of(loader, session), **parts)
     config = CheckpointConfig(save_checkpoint_steps=save_every, keep_checkpoint_max=5)

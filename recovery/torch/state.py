@@ -83,7 +83,8 @@ class TrainState:
             override: names of what a checkpoint does not decide where the program builds it otherwise than the one that saved, by part:
                 `{"optimizer": ["lr", "weight_decay"], "lr_scheduler": ["gamma"], "loader": ["batch_size"]}`. What has changed and is not named is
                 said, and stays as saved.
-            **objects: further parts by name: a second loader, a gradient scaler, running averages, random generators of torch, NumPy or Python.
+            **objects: further parts by name: a second loader, a gradient scaler, running averages, random generators of torch, NumPy or Python, one or
+                several in a list or dictionary.
 
         Raises:
             UsageError: a part has no `state_dict` and `load_state_dict`, or `per_rank` names none; `override` likewise, where training begins.

@@ -55,6 +55,16 @@ def test_a_generator_is_a_part_as_it_is(tmp_path: Path, kind: str) -> None:
     assert [drawn(here), drawn(here)] == expected
 
 
+def test_several_by_name_are_a_part_in_whatever_order_they_are_made(tmp_path: Path) -> None:
+    saved = {"crop": random.Random(1), "flip": numpy.random.default_rng(1)}
+    here: dict[str, Any] = {"flip": numpy.random.default_rng(2), "crop": random.Random(2)}
+    model = nn.Linear(1, 1)
+    with (tmp_path / "state").open("wb") as stream:
+        TrainState(model=model, draws=saved).write(stream)
+    TrainState(model=model, draws=here).read(tmp_path / "state")
+    assert {name: drawn(one) for name, one in here.items()} == {name: drawn(saved[name]) for name in here}
+
+
 def test_another_kind_is_refused() -> None:
     state = KeptGenerator(numpy.random.default_rng(1)).state_dict()
     with pytest.raises(CheckpointStateError, match=r"it was a .* of PCG64 and is a .* of SFC64"):
@@ -140,7 +150,7 @@ def test_one_of_a_sampler_inside_another_of_a_loader_is_not(said: Callable[[], l
 
 def test_those_of_the_function_that_trains_are_named(said: Callable[[], list[str]]) -> None:
     def train() -> None:
-        rng, several = numpy.random.default_rng(1), [torch.Generator()]
+        rng, several = numpy.random.default_rng(1), {"crop": [torch.Generator()]}
         loader: DataLoader[Any] = DataLoader([1, 2], shuffle=True, generator=torch.Generator())  # type: ignore[arg-type]
         of_loader = loader.generator
         part, of_the_program = random.Random(1), torch.default_generator

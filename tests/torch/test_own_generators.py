@@ -6,9 +6,10 @@ import functools
 import logging
 import random
 import warnings
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy
 import pytest
@@ -55,6 +56,11 @@ class Slotted:
 
     def __init__(self, rng: Any) -> None:
         self.rng = rng
+
+
+class Pair(NamedTuple):
+    crop: random.Random
+    kinds: set[Any]
 
 
 class Closed:
@@ -141,6 +147,9 @@ def test_what_such_a_data_set_draws_behind_a_restart_is_not_what_it_would_have_d
         (lambda: Rows(rng=numpy.random.default_rng(1)), ".rng (numpy.random._generator.Generator)"),
         (lambda: Rows(rng=torch.Generator()), ".rng (torch._C.Generator)"),
         (lambda: Rows(by={"noise": [0, Slotted(random.Random(1))]}), ".by['noise'][1].rng (random.Random)"),
+        (lambda: Rows(by=OrderedDict(crop=random.Random(1))), ".by['crop'] (random.Random)"),
+        (lambda: Rows(by={(0, 1): deque([random.Random(1)])}), ".by[tuple][0] (random.Random)"),
+        (lambda: Rows(by=Pair(random.Random(1), {random.Random})), ".by[0] (random.Random)"),
         (
             lambda: Subset(Rows(rng=torch.Generator()), range(9)),
             "Subset keeps a random generator of its own: .dataset.rng",
