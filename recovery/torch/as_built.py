@@ -24,7 +24,7 @@ class AsBuilt:
     def __init__(self, parts: outside_state_dict.Parts) -> None:
         """What the parts are now."""
         self._is_said = False
-        self.options = overrides.built(dict(_bare(parts)))
+        self.options: overrides.Built = overrides.built(dict(_bare(parts)))
         self._shapes: dict[tuple[str, int], dict[str, str]] = {}
         self._groups: dict[tuple[str, int], list[outside_state_dict.Group]] = {}
         self._counts = {part: len(items) for part, items in parts.items()}

@@ -90,17 +90,25 @@ def changes(saved: Built, now: Built) -> Iterator[Change]:
 
 def _with_base(values: Mapping[str, Any]) -> dict[str, Any]:
     """The rate that a schedule goes out from: where it has begun follows from that."""
-    found = {key: value for key, value in values.items() if key != "base_lrs"}
-    return {**found, "lr": found.pop("initial_lr")} if "initial_lr" in found else found
+    found = {key: value for key, value in values.items() if key not in ("base_lrs", "initial_lr")}
+    return {**found, "lr": values["initial_lr"]} if "initial_lr" in values else found
 
 
-def apply(override: Mapping[str, Sequence[str]], parts: Parts, saved: Built, now: Built) -> None:
+def apply(override: Mapping[str, Sequence[str]], parts: Parts, saved: Built, now: Built) -> Built:
     """Behind a load: put in what is overridden, and say what is not.
 
     A learning rate that a schedule sets is multiplied by what the program has made of it, and the schedule's with it.
+
+    Returns:
+        What the job goes on with, for its next checkpoint: `now`, and of what is only said the checkpoint's, which a later start may override.
     """
+    in_force = {
+        part: [[dict(values) for values in of_item] for of_item in of_items] for part, of_items in now.items()
+    }
     for change in changes(saved, now):
         if change.key not in override.get(change.part, ()):
+            values = in_force[change.part][change.number][change.group]
+            values["initial_lr" if change.key == "lr" and "initial_lr" in values else change.key] = change.was
             _logger.warning(
                 'event=changed_since_checkpoint %s was built as %r and is %r now: the checkpoint\'s is gone on with; override={"%s": ["%s"]} takes '
                 "that of now",
@@ -122,6 +130,7 @@ def apply(override: Mapping[str, Sequence[str]], parts: Parts, saved: Built, now
             change.was,
             change.now,
         )
+    return in_force
 
 
 def _of(item: Any) -> Iterator[dict[str, Any]]:

@@ -238,7 +238,7 @@ class TrainState:
             restored.load(name, items, payload["parts"][name])
         outside_state_dict.put(self._parts, outside)
         restored.check(parts_of_state.without_loaders(parts), payload["parts"])
-        overrides.apply(self._override, parts, payload.get(BUILT, {}), built.options)
+        built.options = overrides.apply(self._override, parts, payload.get(BUILT, {}), built.options)
         self._put_gradients(payload)
         for items in self._parts.values():
             for item in items:

@@ -102,6 +102,30 @@ def test_what_is_overridden_is_as_it_is_built_now_until_training_changes_it(
     assert len(said("overridden")) == 1
 
 
+def test_what_a_start_was_only_told_of_may_be_overridden_by_a_later_one(
+    tmp_path: Path, said: Callable[[str], list[str]]
+) -> None:
+    def halved(optimizer: torch.optim.Optimizer) -> Any:
+        return lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+    for schedule, rate in ((None, 0.2), (halved, 0.1)):
+        first = begun(schedule=schedule, lr=0.1, momentum=0.9)
+        first.step()
+        told = Training(schedule, lr=0.2, momentum=0.8)
+        told.state.read(first.saved(tmp_path / "state"))
+        path = told.saved(tmp_path / "told")
+
+        here = Training(schedule, lr=0.2, momentum=0.8, override={"optimizer": ["lr"]})
+        here.state.read(path)
+        assert here.rates[0] == pytest.approx(rate)
+        assert here.optimizer.param_groups[0]["momentum"] == 0.9
+        assert "optimizer[0].lr was built as 0.1 and is 0.2 now" in said("overridden")[-1]
+        # What was built as before is nothing that has changed.
+        count = len(said("changed_since_checkpoint"))
+        Training(schedule, lr=0.2, momentum=0.9).state.read(here.saved(tmp_path / "here"))
+        assert len(said("changed_since_checkpoint")) == count
+
+
 @pytest.mark.parametrize(
     "schedule",
     [
