@@ -18,17 +18,8 @@ from torchmetrics import Metric
 
 from recovery.lightning import pruned_weights
 from recovery.torch import module_attributes, outside_state_dict
-from recovery.torch.attribute_values import (
-    FRAMEWORKS,
-    NotPlainError,
-    Opaque,
-    copied,
-    is_on_device,
-    is_users,
-    mark,
-    moved,
-    root,
-)
+from recovery.torch.attribute_values import FRAMEWORKS, Opaque, is_users, root
+from recovery.torch.kept_attributes import KeptAttributes, Look, Place, with_inside
 from recovery.torch.outside_folders import OutsideFolders
 
 _logger = logging.getLogger("recovery.lightning")
@@ -43,13 +34,7 @@ _OF_LOOPS = {
     "_AutomaticOptimization": ("_skip_backward",),
 }
 _OF_DATA = ("dataset", "sampler", "batch_sampler", "collate_fn")
-_MODULES = "(weights of modules that are no submodules)"
 _STRUCTURE = "(parameters, buffers, modules or forward hooks)"
-
-_Place = tuple[str, str]
-"""(holder, attribute)."""
-_Look = dict[str, tuple[Any, dict[str, Any]]]
-"""By the holder: it, and marks of its attributes."""
 
 
 class HookState:
@@ -58,10 +43,10 @@ class HookState:
     def __init__(self, trainer: Trainer, loaders: Callable[[], list[Any]]) -> None:
         """Nothing has changed yet. `loaders` gives those of the training."""
         self._trainer, self._loaders = trainer, loaders
-        self._kept: set[_Place] = set()
-        self._named: set[_Place] = set()
-        self._baseline: _Look | None = None
-        self._prepared: _Look = {}
+        self._kept = KeptAttributes(_attributes, self._name)
+        self._named: set[Place] = set()
+        self._baseline: Look | None = None
+        self._prepared: Look = {}
         self._outside = OutsideFolders(dict)
         self.saved: dict[str, Any] | None = None
         """As `take` gave it, to be put back; None: training begins."""
@@ -73,7 +58,9 @@ class HookState:
         if self._baseline is None:
             # Every hook of the training's beginning has run. What it sets, it sets at each start, but that may follow from where training stands.
             self._baseline = self._look(at_saves=True)
-            self._note(self._prepared, self._baseline, names=False)
+            self._kept.note(self._prepared, self._baseline, names=False)
+            attributes = None if self.saved is None else self.saved["attributes"]
+            self._kept.begin(dict(self._holders()), attributes, self._trainer.strategy.root_device)
             self._outside.begin()
             self._name_hooks()
         self.watch(plain)
@@ -94,22 +81,15 @@ class HookState:
         """Call what calls such hooks, and note what they change."""
         before = self._look()
         hooks()
-        self._note(before, self._look())
+        self._kept.note(before, self._look())
 
     def take(self) -> dict[str, Any]:
         """For a checkpoint: tensors are not copied; as long as nobody trains on they do not change."""
-        self._note(self._baseline or {}, self._look(at_saves=True))
-        holders, attributes = dict(self._holders()), {}
-        for key, name in sorted(self._kept):
-            value = dict(_attributes(holders[key])).get(name) if key in holders else None
-            try:
-                attributes[key, name] = {"value": copied(value), "on_device": is_on_device(value)}
-            except NotPlainError:
-                self._name((key, name), holders[key], value)
+        self._kept.note(self._baseline or {}, self._look(at_saves=True))
         module = self._trainer.lightning_module
         pruned = pruned_weights.take(self._trainer)
         return {
-            "attributes": attributes,
+            "attributes": self._kept.take(dict(self._holders())),
             "outside": self._outside.take(is_compared=not pruned),
             "pruned": pruned,
             "momenta": [
@@ -122,7 +102,8 @@ class HookState:
         """Lightning has module and optimizers, and loads the states of these next: they get the groups that hooks have added."""
         trainer, module = self._trainer, self._trainer.lightning_module
         frozen = [outside_state_dict.frozen(module)]
-        self._prepared = self._look(at_saves=True)
+        known = module_attributes.ids_of([module])
+        self._prepared = self._kept.prepare(self._holders(at_saves=True), known)
         if self.saved is not None:
             pruned_weights.put(trainer, self.saved["pruned"])
         self._outside = OutsideFolders(
@@ -134,22 +115,17 @@ class HookState:
     def _put_back(self, saved: dict[str, Any]) -> None:
         trainer, holders = self._trainer, dict(self._holders())
         self._outside.put(saved["outside"])
-        attributes: dict[_Place, dict[str, Any]] = saved["attributes"]
+        attributes = saved["attributes"]
         modules = dict(trainer.lightning_module.named_modules())
         for callback, momenta in zip(_averaging(trainer), saved["momenta"], strict=False):
             if attributes.get((_key(trainer, callback), "_initialized"), {}).get("value"):
                 _begin_averaging(trainer, callback)
             callback.momenta = {modules[name]: momentum for name, momentum in momenta.items()}
-        for (key, name), kept in attributes.items():
-            if key in holders:
-                device = trainer.strategy.root_device if kept["on_device"] else torch.device("cpu")
-                # No property or `__setattr__` of the user's runs: it would do again what the hook has done.
-                vars(holders[key])[name] = moved(kept["value"], device)
+        self._kept.put(holders, attributes, trainer.strategy.root_device)
         # The schedule that was begun has set others.
         for optimizer, options in zip(trainer.optimizers, self.options, strict=False):
             for group, of in zip(optimizer.param_groups, options, strict=False):
                 group.update(of)
-        self._kept |= set(attributes)
 
     def _holders(self, *, at_saves: bool = False) -> Iterator[tuple[str, Any]]:
         """Whose attributes are looked at, by a name that is the same at each start; of these, those that are looked at in each save."""
@@ -172,36 +148,11 @@ class HookState:
         yield "fit_loop", trainer.fit_loop
         yield "optimization", trainer.fit_loop.epoch_loop.automatic_optimization
 
-    def _look(self, *, at_saves: bool = False) -> _Look:
+    def _look(self, *, at_saves: bool = False) -> Look:
         known = module_attributes.ids_of([self._trainer.lightning_module])
-        return {
-            key: (
-                holder,
-                {
-                    name: mark(value)
-                    for name, value in _attributes(holder, known)
-                    if (key, name) not in self._kept
-                },
-            )
-            for key, holder in self._holders(at_saves=at_saves)
-        }
+        return self._kept.look(self._holders(at_saves=at_saves), known)
 
-    def _note(self, before: _Look, after: _Look, *, names: bool = True) -> None:
-        for key, (holder, marks) in after.items():
-            of, was = before.get(key, (None, {}))
-            if of is not holder:
-                # Loaders that are made again have other data sets: nobody has changed them.
-                continue
-            values = dict(_attributes(holder))
-            for name in (name for name, marked in marks.items() if name not in was or was[name] != marked):
-                try:
-                    copied(values[name])
-                    self._kept.add((key, name))
-                except NotPlainError:
-                    if names:
-                        self._name((key, name), holder, values[name])
-
-    def _name(self, place: _Place, holder: Any, value: Any) -> None:
+    def _name(self, place: Place, holder: Any, value: Any) -> None:
         keeps_its_own = any(_is_overridden(holder, name) for name in _SAVE_HOOKS)
         if place in self._named or keeps_its_own or root(type(holder)) == "lightning":
             return
@@ -225,11 +176,7 @@ def _attributes(holder: Any, known: frozenset[int] = frozenset()) -> Iterator[tu
         is_own = name in only if only else not (isinstance(holder, Trainer) and name.startswith("_"))
         if not is_own or name in left_out:
             continue
-        yield name, value
-        if is_users(value) and not isinstance(holder, Trainer):
-            yield f"{name}.__dict__", Opaque(mark(vars(value)))
-        elif held := module_attributes.of_modules_in(value, known):
-            yield f"{name} {_MODULES}", held
+        yield from with_inside(name, value, known, objects=not isinstance(holder, Trainer))
     if is_module:
         yield _STRUCTURE, Opaque(pruned_weights.structure(holder))
 

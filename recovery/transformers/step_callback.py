@@ -18,6 +18,7 @@ from recovery.errors import UsageError
 from recovery.torch import outside_state_dict, own_generators, same_passes
 from recovery.torch.outside_folders import OutsideFolders
 from recovery.training.session import Session
+from recovery.transformers.own_attributes import OwnAttributes
 
 
 class Steps(TrainerCallback):  # type: ignore[misc]  # not installed where types are checked
@@ -41,6 +42,8 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # not installed where types
         """The epoch that trains, 0-based, and steps of it."""
         self.outside = OutsideFolders(dict)
         """What no folder has of what was prepared."""
+        self.own = OwnAttributes(trainer)
+        """What no folder has of what callbacks and the Trainer itself count."""
         self._resumed: Saved | None = None
         self._generators = Generators(None)
         self._begun: Saved = {}
@@ -72,6 +75,7 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # not installed where types
         # An epoch counts when it begins.
         self._epoch, self._updates, self._resumed = epoch - 1, updates, resumed
         self._goes_on, self._stops = True, stops
+        self.own.prepare()
 
     def note_prepared(self) -> None:
         """Model and optimizer are as training will have them."""
@@ -88,6 +92,8 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # not installed where types
         """Have the next line of the loss be the mean of as many steps as in a training that nothing happened to."""
         self._session.total_steps = max(0, state.max_steps)
         self.outside.begin()
+        # Earlier releases have saved none.
+        self.own.begin(None if self._resumed is None else self._resumed.get("own"))
         if self._resumed is not None:
             trainer = self._trainer
             trainer._tr_loss = self._resumed["loss"].to(args.device)  # noqa: SLF001 - its folders do not hold them
@@ -114,6 +120,9 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # not installed where types
 
     def _go_on(self, resumed: Saved, loader: Any, control: Any) -> None:
         self.outside.put(resumed.get("outside", {}))
+        if self._updates:
+            # The hooks of this epoch's beginning have run twice.
+            self.own.put(resumed.get("own", {}))
         fetches = self._updates and not resumed.get("is_closing")
         # The Trainer puts back those of the save itself behind the first fetch of an epoch that goes on.
         self._generators.restore(resumed["begun" if fetches else "now"])
@@ -170,6 +179,7 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # not installed where types
             now=self._generators.state(),
             is_closing=self._steps_are_over,
             outside=self.outside.take(),
+            own=self.own.take(),
             # At its last step every training stops; more may be asked for at the next start.
             is_over=bool(control.should_training_stop and state.global_step < state.max_steps),
             loss=trainer._tr_loss.detach().cpu(),  # noqa: SLF001 - as above

@@ -53,7 +53,10 @@ class Hooks(Callback):  # type: ignore[misc]  # Lightning is not there where typ
     """A user's own: what it sets where an epoch begins or ends decides the steps of the next ones."""
 
     def __init__(self) -> None:
-        self.share, self.ends = 1.0, [0.0]
+        self.share, self.ends, self.begun = 1.0, [0.0], 0
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        self.begun = trainer.global_step
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         self.share *= 0.7
@@ -62,7 +65,7 @@ class Hooks(Callback):  # type: ignore[misc]  # Lightning is not there where typ
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         with torch.no_grad():
-            pl_module.head.bias.add_(0.01 * self.share + sum(self.ends))
+            pl_module.head.bias.add_(0.01 * self.share + sum(self.ends) + 0.1 * self.begun)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         self.ends.append(0.001 * trainer.current_epoch)

@@ -103,6 +103,7 @@ SETTINGS = {
     "accumulated gradients": {"JOB_ACCUMULATE": "3"},
     "worker processes and mixed precision": {"JOB_LOADER_WORKERS": "2", "JOB_PRECISION": "bf16-mixed"},
     "two loaders of different lengths": {"JOB_LOADERS": "two"},
+    "hooks that set what the steps depend on": {"JOB_CALLBACKS": "hooks"},
     "a data set without a length": {"JOB_LOADERS": "stream"},
     "checkpoints in memory": {"MS_MEMORY_CHECKPOINT_STEPS": "1"},
     "a number of steps in the middle of an epoch": {"JOB_MAX_STEPS": "31"},

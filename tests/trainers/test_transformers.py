@@ -86,6 +86,21 @@ CASES = {
         40,
     ),
     "where this epoch has added a group": ("step@28", {**arguments(), "JOB_ADDS": "1"}, 25),
+    "with what callbacks and a Trainer of one's own count": (
+        "step@28",
+        {**arguments(eval_strategy="steps", eval_steps=5), "JOB_COUNTS": "1"},
+        25,
+    ),
+    "with what they count, where an epoch begins": (
+        "step@20",
+        {**arguments(eval_strategy="epoch", save_steps=19), "JOB_COUNTS": "1"},
+        19,
+    ),
+    "with what they count, behind a save that an epoch's last evaluation asked for": (
+        "step@24",
+        {**arguments(**BEST, learning_rate=0.01), "JOB_COUNTS": "1"},
+        19,
+    ),
     "with loader workers": ("step@13", arguments(dataloader_num_workers=1), 10),
 }
 
@@ -94,6 +109,15 @@ CASES = {
 def test_a_rank_is_killed(tmp_path: Path, undisturbed_trainer: Undisturbed, case: str) -> None:
     held, job, back_to = CASES[case]
     run(tmp_path, undisturbed_trainer, "worker_1", held, back_to, **job)
+
+
+def test_what_a_callback_counts_in_an_object_of_its_own_is_named(tmp_path: Path) -> None:
+    job = {**arguments(eval_strategy="steps", eval_steps=5, max_steps=12), "JOB_COUNTS": "1"}
+    with TransformersCluster(tmp_path, environment=job) as cluster:
+        cluster.run()
+        named = [line for line in cluster.log("worker_0").splitlines() if "event=attributes_not_kept" in line]
+    assert len(named) == 1
+    assert "attribute=Counts_0.log.__dict__" in named[0]
 
 
 def test_the_best_model_stays_however_old_and_is_loaded_in_the_end(
