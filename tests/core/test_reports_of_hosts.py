@@ -1,4 +1,4 @@
-"""A launcher speaks for the processes of its own host: who else reports an end must name the very process."""
+"""A launcher speaks for the processes of its own host, and for no other."""
 
 from __future__ import annotations
 
@@ -57,14 +57,15 @@ def test_the_host_is_known_by_where_the_node_came_from_or_says_to_be(desk: Desk,
     assert desk.machine.state.job_ended
 
 
-def test_whoever_names_the_very_process_is_believed(desk: Desk) -> None:
+def test_a_launcher_of_another_host_proves_nothing_by_naming_the_very_process(desk: Desk) -> None:
+    """It is told which process that is; and a copy of a running machine has its boot and its process ids."""
     workers = [Worker(desk, f"worker_{index}", process=THERE) for index in range(2)]
     begin(workers)
     workers[0].die()
-    other = m.ProcessIdentity(boot_id="boot", pid_namespace=1, start_ticks=8)
-    report(desk, workers[0], peer=ELSEWHERE, process=other)
-    assert not desk.machine.state.job_ended
     report(desk, workers[0], peer=ELSEWHERE, process=THERE)
+    assert state_of(desk, workers[0]) is NodeState.SUSPECT
+    assert not desk.machine.state.nodes[workers[0].node_id].proven_dead
+    report(desk, workers[0], peer="10.0.0.1", process=THERE)
     assert desk.machine.state.job_ended
 
 

@@ -21,8 +21,8 @@ PRINCIPALS = (
         "I23",
         "core/scheduler/membership/death_proof.py",
         "may_report",
-        "not hosts or peer in hosts or proves(node, exited)",
-        "not hosts or bool(peer) or proves(node, exited)",
+        "not hosts or peer in hosts",
+        "not hosts or bool(peer)",
         ("tests/core/test_reports_of_hosts.py::test_a_launcher_of_another_host_ends_nobody",),
     ),
     Bug(

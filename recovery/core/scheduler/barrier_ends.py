@@ -75,7 +75,7 @@ def on_stop_job(
         before.wait_ms = stop.within_ms if before.ends_training else before.wait_ms
         return [KeepConnection(connection)]
     unknown = any(node.step_unknown and node.record.state.is_here for node in state.workers)
-    if before is None and unknown and stop.within_ms and state.job.state is JobState.RUNNING:
+    if unknown and stop.within_ms and state.job.state is JobState.RUNNING:
         # This scheduler was just started again. Said again, the request is looked at when every rank was heard, or is lost.
         return [KeepConnection(connection)]
     obstacle = _why_not_saved(state)
@@ -184,7 +184,7 @@ def _why_not_saved(state: SchedulerState) -> str:
 def _not_here(state: SchedulerState, *, ends_job: bool) -> str:
     """What keeps the ranks of a running job from all stopping at a step; empty: nothing. Where it ends the others follow one that is done."""
     for node in state.workers:
-        if node.record.state is not NodeState.LIVE:
+        if node.record.state is not NodeState.LIVE and (ends_job or not node.is_awaited):
             return f"{node.record.node_id} is {node.record.state.value} ({node.record.reason})"
         if node.done and not ends_job:
             return _trained_to_the_end(node)
@@ -262,6 +262,9 @@ def advance(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     if barrier.ends_training:
         # As training_end.py says.
         return []
+    # Those that were not heard yet as all were asked where they are.
+    come = [node for node in barrier.reconnected(state.workers) if node.step_unknown and not node.is_awaited]
+    effects = [barrier.ask_again(come)] if come and barrier.state is BarrierState.ASKING else []
     missing = "" if barrier.ends_job else _missing(state, set(barrier.departing), barrier.left_hosts)
     is_saved = barrier.state is BarrierState.SAVING and state.checkpoints.durable_step >= barrier.step
     if is_saved and barrier.leaving:
@@ -283,10 +286,9 @@ def advance(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
         late = f"it took longer than {limit}, {barrier.state.value}"
         return give_up(state, barrier, "; ".join(filter(None, [missing, late])))
     if not is_saved or missing:
-        return []
+        return [*effects]
     if not barrier.ends_job:
         return _hand_over(state, barrier, now_ms)
-    # All ranks wait there until their launchers end them.
     reason = f"saved at step {barrier.step}, where the job ends"
     answers = tuple(_not_handed_over(state, barrier, reason))
     return [Persist((), answers), *end(state, barrier, reason, is_done=True)]

@@ -183,6 +183,11 @@ class Node:
         """The newest answers, for repeats of their requests."""
 
     @property
+    def is_awaited(self) -> bool:
+        """Was this scheduler just started again, so that the node comes back by itself, or is lost?"""
+        return self.step_unknown and self.record.state is NodeState.SUSPECT
+
+    @property
     def record(self) -> NodeRecord:
         """The row as it is now."""
         return self._record

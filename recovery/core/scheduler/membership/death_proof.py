@@ -48,13 +48,14 @@ def is_of_another(node: Node, exited: m.Exited) -> bool:
     return exited.process is not None and node.process is not None and exited.process != node.process
 
 
-def may_report(node: Node, exited: m.Exited, peer: str) -> bool:
-    """May a launcher say how this node's process ended? One of the same host, or one that names the very process.
+def may_report(node: Node, peer: str) -> bool:
+    """May a launcher say how this node's process ended? One of the same host, whatever it names.
 
-    The address alone is no proof of the host: it is compared with the one that the node itself came from, through the same network.
+    The host is that of the address which the node itself came from, through the same network. Which process it is, every launcher is told; and
+    a machine that was copied while it ran has the boot, the pid namespace and the numbers of processes of the other.
     """
     hosts = {node.came_from, node.record.host} - {""}
-    return not hosts or peer in hosts or proves(node, exited)
+    return not hosts or peer in hosts
 
 
 def proves(node: Node, exited: m.Exited) -> bool:

@@ -103,7 +103,7 @@ def on_exited(
 ) -> list[SchedulerEffect]:
     """A launcher saw a process end. It speaks on a connection of its own, which has served its purpose."""
     node, connection = state.nodes.get(exited.node_id), received.connection
-    if node is not None and not death_proof.may_report(node, exited, received.peer):
+    if node is not None and not death_proof.may_report(node, received.peer):
         reason = f"it reports the end of {exited.node_id}, whose process is not of its host"
         return [CloseConnection(connection, reason, is_fault=True)]
     return [*_exit_seen(state, exited, now_ms), CloseConnection(connection, "received")]
