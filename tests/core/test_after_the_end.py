@@ -6,7 +6,7 @@ import pytest
 
 from recovery.core import effects as e
 from recovery.core import messages as m
-from recovery.core.ids import Generation, RequestId
+from recovery.core.ids import Generation, RequestId, RunId
 from recovery.core.records import EventKind, JobRecord, JobState, NodeRecord, NodeState, RunRecord
 from recovery.core.rules import Rules
 from recovery.core.worker import stimuli as s
@@ -152,6 +152,44 @@ def test_a_rank_that_is_done_ends_with_its_job_although_nobody_could_tell_it() -
     assert driven.effects_of(e.Exit) == [e.Exit("", FINISHED)]
     unreachable(driven, 2_400, FINISHED)
     assert driven.effects_of(e.Exit) == [], "its script goes on"
+
+
+@pytest.mark.parametrize(
+    ("committed", "durable", "code"),
+    [
+        (9, None, ""),
+        (8, None, "SCHEDULER_UNREACHABLE"),
+        (9, 8, "SCHEDULER_UNREACHABLE"),
+        (0, None, "SCHEDULER_UNREACHABLE"),
+    ],
+)
+def test_a_rank_that_is_done_and_sees_no_store_ends_well_where_all_hold_its_last_step(
+    committed: int, durable: int | None, code: str
+) -> None:
+    """On another host than the scheduler's: its recovery path is its own. It failed MS_TOPO_TIMEOUT later, behind a finished job."""
+    driven = DrivenWorker(topology_timeout_ms=60_000).training()
+    if committed:
+        driven.receive(m.Committed(run=RunId(1), step=committed, durable_step=durable))
+    driven.handle(s.TrainingDone(RequestId("done"), Generation(1), 9))
+    driven.handle(s.Disconnected("cut", 0.5), 1_000)
+    unreachable(driven, 60_000, "")
+    assert driven.effects_of(e.Exit) == [], "a scheduler that is started again wants to hear that it is done"
+
+    unreachable(driven, 61_000, "")
+
+    [ended] = driven.effects_of(e.Exit)
+    assert ended.code == code
+    assert [said.event for said in driven.effects_of(e.Log)] == ([] if code else ["end_not_heard"])
+
+
+def test_a_rank_that_trains_on_is_not_done_by_what_all_hold() -> None:
+    driven = DrivenWorker(
+        topology_timeout_ms=60_000, recovery_enabled=False, heartbeat_retry_timeout_ms=60_000
+    ).training()
+    driven.receive(m.Committed(run=RunId(1), step=9))
+    driven.handle(s.Disconnected("cut", 0.5), 1_000)
+    unreachable(driven, 61_000, "")
+    assert [ended.code for ended in driven.effects_of(e.Exit)] == ["SCHEDULER_UNREACHABLE"]
 
 
 def test_a_worker_whose_job_is_not_known_to_be_finished_waits_on() -> None:

@@ -36,6 +36,11 @@ class CheckpointMessages:
         self.ready: m.Ready | None = None
         """What this worker is ready with. Set while its main thread waits for a plan and the directories have been searched."""
 
+    def all_hold(self, step: int) -> bool:
+        """Do all ranks hold this step of training, or a later one, on their disks?"""
+        durable = self._committed_step if self._durable_step is None else self._durable_step
+        return 0 < step <= durable
+
     def send_ready(self) -> list[WorkerEffect]:
         """Say again that this worker is ready, if it is."""
         return [Send(self.ready)] if self.ready is not None else []

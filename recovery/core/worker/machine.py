@@ -255,6 +255,11 @@ class WorkerMachine:
             self._rules, leaving=self._leaving, member=member, trains_on=self._trains_on()
         )
         outcome = self._connection.on_connect_failed(failed, now_ms, outside=outside, limit_ms=limit_ms)
+        done = self._requests.done_step
+        if isinstance(outcome, GivenUp) and self._checkpoints.all_hold(done) and not self._leaving:
+            # Where the scheduler's store is not to be seen from here: nothing is left that a job could still do.
+            text = f"{outcome.reason}; all ranks hold step {done}, behind which training is done: this process ends with success"
+            return [Log("end_not_heard", text, warning=True), *self._end("", text)]
         return self._follow(outcome)
 
     def _trains_on(self) -> bool:

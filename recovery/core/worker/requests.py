@@ -62,6 +62,11 @@ class Requests:
         """Has this rank finished training in its generation?"""
         return self._done is not None
 
+    @property
+    def done_step(self) -> int:
+        """Behind which it has; 0: it has not, or trains no steps."""
+        return self._done.step if self._done is not None else 0
+
     def keep(self, request: Request) -> None:
         """Send it after every reconnect from now on; what sends it first is the caller's business."""
         self._unanswered[request.request_id] = request
