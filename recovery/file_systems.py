@@ -20,6 +20,22 @@ _logger = logging.getLogger("recovery.files")
 _NO_SYNC = (errno.EINVAL, errno.ENOTSUP)
 NO_LINKS = frozenset((errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK))
 """What link(2) says where there are no hard links."""
+_MEANINGS = {
+    errno.EFBIG: "a file would be larger than this process may make one (ulimit -f)",
+    errno.EMFILE: "this process may open no more files (ulimit -n)",
+    errno.ENFILE: "this host can open no more files (fs.file-max)",
+    errno.EROFS: "it is mounted so, or the kernel has made it so behind an error",
+    errno.EIO: "the disk or the way to it fails",
+}
+"""Of what the system says in two words."""
+NEXT_STEPS = {
+    errno.EFBIG: "Raise that limit (`ulimit -f unlimited`).",
+    errno.EMFILE: "Raise that limit (`ulimit -n`), or find what keeps files open.",
+    errno.ENFILE: "Find what keeps files open on this host, or raise that limit.",
+    errno.EROFS: "Choose a directory on a file system that can be written.",
+    errno.EIO: "See what the kernel says of that disk (`dmesg`), or choose a directory on another one.",
+}
+"""What a person can do about it, in a sentence."""
 WITHOUT_SYNC = "its file system makes no names durable: a power cut may take back the newest"
 WITHOUT_LINKS = "its file system has no hard links"
 SHARED = frozenset(
@@ -144,7 +160,7 @@ def why_no_store(path: Path) -> str:
 
 
 def words_of(error: OSError, place: Path) -> str:
-    """What the system says of a failure, and where no space is left for a name, that it is that: bytes may be free.
+    """What the system says of a failure, and what that means: where no space is left for a name, bytes may be free.
 
     Args:
         error: as it came.
@@ -152,6 +168,8 @@ def words_of(error: OSError, place: Path) -> str:
     """
     said = error.strerror or str(error) or type(error).__name__
     left = inodes(place) if error.errno == errno.ENOSPC else None
+    if error.errno in _MEANINGS:
+        return f"{said}: {_MEANINGS[error.errno]}"
     return (
         said if left is None or left[1] else f"{said}: all of its {left[0]:,} inodes are in use, remove files"
     )

@@ -42,6 +42,9 @@ class StoreError(RecoveryError):
         Row("STORE_WRITE", 36, Cause.TEMPORARY,
             "{path}: a write failed ({reason}) and is not tried again on the same file. Check the disk, then start this process again.",
             "A write or fsync failed for another reason than space. The process must end and start again from what is on disk."),
+        Row("STORE_REFUSED", 28, Cause.TEMPORARY,
+            "{path}: the system refuses what is to be done with it ({reason}). It was left as it is, and nothing shows that it is damaged. {next_step}",
+            "A limit of the process or of the host, a file system that is read-only, or a disk that cannot be read."),
         Row("STORE_GONE", 38, Cause.TEMPORARY,
             "{path}: {file} {reason}, while this process had it open, so nothing more is written. Put the files back if they were moved. A scheduler ends, "
             "workers that no launcher ends train on; its next start shows what is left. A worker goes on without its own store.",
@@ -163,8 +166,8 @@ class CheckpointWriteError(CheckpointError):
 
     rows = (
         Row("CHECKPOINT_WRITE", 43, Cause.TEMPORARY,
-            "{path} was not saved ({reason}). Older checkpoints are untouched and training goes on; free space or check the disk.",
-            consequence=". Older checkpoints are untouched and training goes on; free space or check the disk."),
+            "{path} was not saved ({reason}). Older checkpoints are untouched and training goes on; correct what the reason names.",
+            consequence=". Older checkpoints are untouched and training goes on; correct what the reason names."),
     )  # fmt: skip
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import errno
 import io
 import os
 import re
@@ -253,13 +252,12 @@ def open_log(path: Path, *, start: int) -> BinaryIO:
     log = owner_files.at_its_end(path)
     mark = f"{begun}{MARK} {path.stem} start {start} {clock.instant(clock.wall_ms())} {MARK}\n".encode()
     try:
-        written = log.write(mark)
+        # What takes a part of it says why with the rest: a disk is full, or the file may not be larger.
+        while mark:
+            mark = mark[log.write(mark) :]
     except OSError:
         log.close()
         raise
-    if written < len(mark):
-        log.close()
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     return log
 
 

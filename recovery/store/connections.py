@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -14,8 +15,9 @@ from urllib.parse import quote
 from sqlalchemy import Connection, NullPool, create_engine, event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from recovery import file_systems
 from recovery.errors import RecoveryPathError, StoreBusyError, StoreError, StoreFullError
-from recovery.store.paths import refused, why_no_space
+from recovery.store.paths import refusal, refused
 
 BUSY_S = 5.0
 """How long a write waits for another program's lock (a backup tool). Twice that would look like a dead scheduler to a
@@ -24,8 +26,12 @@ worker that waits for an answer (15 s); half would fail a backup of a slow disk.
 _FULL = ("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE")
 """No space for rows, or for the index of the -wal. Nothing was half written, so trying again is safe."""
 
-_REFUSED_WRITE = "SQLITE_IOERR_WRITE"
-"""A page was not taken, so what it belongs to is not committed. A quota that is used up is one of the reasons."""
+_NOT_OPENED = "unable to open database file"
+_OF_SYSTEM = ("disk I/O error", _NOT_OPENED, "attempt to write a readonly database")
+"""The system refuses a call, and SQLite does not say which nor why. A page that was not taken is not committed."""
+_CUT = ("SQLITE_IOERR_SHORT_READ", "SQLITE_IOERR_CORRUPTFS")
+"""But these are damage."""
+_NO_SPACE = (errno.EDQUOT, errno.ENOSPC)
 
 
 def connect(path: Path, *, wal: bool) -> Connection:
@@ -149,10 +155,20 @@ def translated(path: Path, *, reading: bool) -> Iterator[None]:
 def _as_ours(path: Path, error: DBAPIError | sqlite3.Error, *, reading: bool) -> StoreError:
     cause = (error.orig if isinstance(error, DBAPIError) else error) or error
     name, text = getattr(cause, "sqlite_errorname", ""), str(cause)
-    no_space = why_no_space(path.parent) if name == _REFUSED_WRITE else ""
-    if no_space or name in _FULL or "disk is full" in text:
-        return StoreFullError(path=str(path), reason=no_space or text)
+    is_of_system = name not in _CUT and text in _OF_SYSTEM
+    found = refusal(path) if is_of_system or name in _FULL else None
+    number = found.errno if found is not None else None
+    if found is not None and number in file_systems.NEXT_STEPS and (reading or number != errno.EIO):
+        return _refused(path, file_systems.words_of(found, path), file_systems.NEXT_STEPS[number])
+    if number in _NO_SPACE or name in _FULL or "disk is full" in text:
+        return StoreFullError(path=str(path), reason=file_systems.words_of(found, path) if found else text)
     if "database is locked" in text:
         return StoreBusyError(path=str(path), reason=f"for {BUSY_S:g} s")
+    if reading and is_of_system and text != _NOT_OPENED:
+        return _refused(path, text, file_systems.NEXT_STEPS[errno.EIO])
     damaged = reading or "malformed" in text or "not a database" in text
     return StoreError("STORE_CORRUPT" if damaged else "STORE_WRITE", path=str(path), reason=text)
+
+
+def _refused(path: Path, reason: str, next_step: str) -> StoreError:
+    return StoreError("STORE_REFUSED", path=str(path), reason=reason, next_step=next_step)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import resource
 import stat
 import tempfile
 from pathlib import Path
@@ -22,6 +23,8 @@ RESET = "reset-"
 _MAGIC = b"SQLite format 3\0"
 _TRIAL_BYTES = 1 << 20
 """As much as a store writes before it folds its log: a smaller one could still fit where a batch does not."""
+_FILES = 8
+"""As many as SQLite opens of a store at once, and a few for its -wal's folding. It has closed them when it says that it could not."""
 _HEADER_BYTES = 100
 _APPLICATION_ID_AT = 68
 
@@ -30,7 +33,7 @@ _NEXT_STEPS = {
     errno.ENAMETOOLONG: "Choose a shorter path.",
     errno.EEXIST: "Choose a path whose parents are directories.",
     errno.ENOTDIR: "Choose a path whose parents are directories.",
-    errno.EROFS: "Choose a directory on a file system that can be written.",
+    **file_systems.NEXT_STEPS,
     errno.ENOSPC: _FREE_SPACE,
     errno.EDQUOT: f"{_FREE_SPACE[:-1]}, or have this user's quota raised.",
 }
@@ -116,14 +119,31 @@ def lacking(path: Path, lacks: str) -> RecoveryPathError:
     )
 
 
-def why_no_space(directory: Path) -> str:
-    """Why this user may write no more into a directory; empty: it may. By a file without a name, as SQLite does not say which error it met."""
+def refusal(path: Path) -> OSError | None:
+    """What the system refuses a store's file now; None: nothing is found. By tries of our own, as SQLite does not say which error it met."""
+    opened: list[int] = []
     try:
-        with tempfile.TemporaryFile(dir=directory) as trial:
+        while len(opened) < _FILES:
+            opened.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        largest = max(_size(path.with_name(path.name + suffix)) for suffix in ("", "-wal", "-shm"))
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        if limit != resource.RLIM_INFINITY and largest + _TRIAL_BYTES > limit:
+            return OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+        with tempfile.TemporaryFile(dir=path.parent) as trial:
             trial.write(bytes(_TRIAL_BYTES))
     except OSError as error:
-        return file_systems.words_of(error, directory) if error.errno in (errno.EDQUOT, errno.ENOSPC) else ""
-    return ""
+        return error
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+    return None
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def absent(path: Path) -> RecoveryPathError:

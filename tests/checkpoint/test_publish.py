@@ -328,7 +328,10 @@ def test_a_disk_that_takes_no_more_of_torch_save_is_a_write_error_with_its_cause
 
     done = _run("-c", _FILE_TOO_LARGE, save.directory, script=None)
 
-    assert done.stdout == "CHECKPOINT_WRITE File too large\n", done.stderr
+    assert (
+        done.stdout
+        == "CHECKPOINT_WRITE File too large: a file would be larger than this process may make one (ulimit -f)\n"
+    ), done.stderr
     verify.check(older)
     assert sorted(file.name for file in save.directory.iterdir()) == ["train-1_1.ckpt", "train-1_1.json"]
 
