@@ -97,6 +97,33 @@ def _syncs_names(directory: int) -> bool:
     return True
 
 
+def write_new(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """Make a file that is whole or not there, whatever ends this process meanwhile: it is written under a name beside it first.
+
+    Raises:
+        FileExistsError: there is one already; it stays as it is.
+        OSError: it cannot be written. Nothing of it is left.
+    """
+    draft = path.with_name(f".{path.name[:200]}.{os.urandom(4).hex()}.part")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with os.fdopen(os.open(draft, flags, mode), "wb") as file:
+            file.write(content)
+        _name_new(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _name_new(draft: Path, path: Path) -> None:
+    try:
+        os.link(draft, path)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        path.touch(exist_ok=False)
+        draft.replace(path)
+
+
 def without_modes(file: int) -> str:
     """Say that others have rights at an opened file that was made for its owner alone; empty: they have none."""
     mode = stat.S_IMODE(os.fstat(file).st_mode)

@@ -12,9 +12,9 @@ from recovery import clock
 from recovery.cli.formats import json_of, warn
 from recovery.cli.options import RecoveryPath
 from recovery.errors import StoreError
+from recovery.file_systems import write_new
 from recovery.report import stored as stored_state
 from recovery.report import tables
-from recovery.report.new_file import write_new
 from recovery.store.reader import read_checkpoints, read_worker, stored_workers
 
 

@@ -10,9 +10,9 @@ import typer
 from recovery.cli.formats import Format, print_json, print_line, show_rows, warn
 from recovery.cli.options import AsJson, MaybePath
 from recovery.cli.source import path_of
+from recovery.file_systems import write_new
 from recovery.report import stored as stored_state
 from recovery.report import tables, timeline_image
-from recovery.report.new_file import write_new
 from recovery.report.rank_progress import RunningProcesses
 from recovery.report.timeline import read_timeline
 from recovery.report.timeline_page import page

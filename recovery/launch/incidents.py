@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from pathlib import Path
 
 import msgspec
 
-from recovery import owner_files
+from recovery import file_systems, owner_files
 from recovery.launch.console import MARK, say
 
 _LAST_LINES = 30
@@ -127,31 +128,35 @@ class Incidents:
 
     def _written(self, incident: Incident, path: Path | None) -> Path | None:
         """Write it, under the next free name where it has none yet. Gives the file; None: it has none."""
+        content = msgspec.json.format(msgspec.json.encode(incident)) + b"\n"
         try:
-            path = path or _free_name(self._directory)
+            if path is None:
+                return _under_free_name(self._directory, content)
             part = path.with_suffix(".part")
-            with owner_files.new_file(part) as file:
-                file.write(msgspec.json.format(msgspec.json.encode(incident)) + b"\n")
-            part.replace(path)
+            try:
+                with owner_files.new_file(part) as file:
+                    file.write(content)
+                part.replace(path)
+            finally:
+                part.unlink(missing_ok=True)
         except OSError as error:
             say(
-                f"{path or self._directory / 'incident'} could not be written ({error.strerror})",
+                f"{path or self._directory / 'incident'} could not be written ({file_systems.words_of(error, self._directory)})",
                 style="yellow",
             )
         return path
 
 
-def _free_name(directory: Path) -> Path:
-    """The next number; taken at once, since another host's launcher may keep its incidents in the same directory."""
+def _under_free_name(directory: Path, content: bytes) -> Path:
+    """The next number; another host's launcher may keep its incidents in the same directory."""
     number = 1
     while True:
         path = directory / f"incident-{number}.json"
-        try:
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-        except FileExistsError:
-            number += 1
-        else:
-            return path
+        if not os.path.lexists(path):
+            with contextlib.suppress(FileExistsError):
+                file_systems.write_new(path, content, 0o600)
+                return path
+        number += 1
 
 
 def _traceback(lines: tuple[str, ...]) -> tuple[str, ...]:

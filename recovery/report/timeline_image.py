@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recovery.errors import UsageError
-from recovery.report.new_file import write_new
+from recovery.file_systems import write_new
 from recovery.report.node_spans import Doing, by_slot, visible
 from recovery.report.timeline import Timeline
 from recovery.report.timeline_page import COLOURS, Scale

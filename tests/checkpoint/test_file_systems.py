@@ -111,7 +111,9 @@ def test_no_space_for_a_name_is_said_to_be_that(tmp_path: Path) -> None:
                 (tmp_path / str(number)).touch()
         said = "No space left on device: all of its 8 inodes are in use, remove files"
         assert file_systems.words_of(caught.value, tmp_path / "8") == said
-        assert paths.why_no_space(tmp_path) == said
+        refused_for = paths.refusal(tmp_path / "scheduler.db")
+        assert refused_for is not None
+        assert file_systems.words_of(refused_for, tmp_path) == said
         assert f"({said})" in str(paths.refused(tmp_path, caught.value))
     finally:
         subprocess.run(["umount", "-l", str(tmp_path)], check=True)

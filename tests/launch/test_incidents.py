@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,19 @@ def test_logs_and_incidents_are_their_owners_and_are_written_through_no_link(tmp
     assert {stat.S_IMODE(path.lstat().st_mode) for path in (log, kept)} == {0o600}
     assert of_somebody.read_text() == "kept"
     assert "ValueError: x" in kept.read_text()
+
+
+def test_an_incident_that_cannot_be_written_leaves_no_empty_and_no_half_file(tmp_path: Path) -> None:
+    code = (
+        "import resource, sys; from pathlib import Path; from tests.launch import test_incidents as t;"
+        "log = t.log_of(Path(sys.argv[1]) / 'logs', 'worker_1', *['x' * 90] * 100); kept = t.Incidents(Path(sys.argv[1]));"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (512, 512)); t.note(kept, t.failure(log), begun_ms=0, ended_ms=10)"
+    )
+    root = Path(__file__).parents[2]
+    line = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(line, cwd=root, capture_output=True, text=True, check=True, timeout=60)
+    assert "could not be written (File too large" in done.stdout + done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["logs"]
 
 
 def test_a_failure_is_kept_with_its_last_lines(tmp_path: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import signal
 import subprocess
 import sys
 from contextlib import closing
@@ -16,8 +19,8 @@ from recovery.cli.export import export
 from recovery.core.ids import RunId
 from recovery.core.records import DirectoryRecord
 from recovery.errors import StoreError
+from recovery.file_systems import write_new
 from recovery.report import timeline_image
-from recovery.report.new_file import write_new
 from recovery.store.repository import SchedulerStore, WorkerStore
 from tests.report.test_audit import stored
 from tests.store.any_records import WALL_MS, event
@@ -95,7 +98,7 @@ def test_where_nothing_can_be_read_nothing_is_written(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_written_whole_is_not_left_behind(tmp_path: Path) -> None:
     file = tmp_path / "file"
-    code = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (4_096, 4_096)); from pathlib import Path; from recovery.report.new_file import write_new; write_new(Path(sys.argv[1]), bytes(10_000))"
+    code = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (4_096, 4_096)); from pathlib import Path; from recovery.file_systems import write_new; write_new(Path(sys.argv[1]), bytes(10_000))"
     done = subprocess.run(
         [sys.executable, "-c", code, str(file)],
         cwd=ROOT,
@@ -111,6 +114,29 @@ def test_a_file_that_cannot_be_written_whole_is_not_left_behind(tmp_path: Path) 
     with pytest.raises(FileExistsError):
         write_new(file, b"another")
     assert file.read_bytes() == b"whole"
+
+
+def test_a_process_that_is_killed_while_it_writes_leaves_no_half_file(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    code = "import resource, signal, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (4_096, 4_096)); signal.signal(signal.SIGXFSZ, signal.SIG_DFL); from pathlib import Path; from recovery.file_systems import write_new; write_new(Path(sys.argv[1]), bytes(10_000))"
+    done = subprocess.run([sys.executable, "-c", code, str(file)], cwd=ROOT, check=False, timeout=60)
+    assert done.returncode == -signal.SIGXFSZ
+    assert not file.exists()
+
+
+def test_a_new_file_is_whole_where_there_are_no_hard_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_links(*_: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", no_links)
+    write_new(tmp_path / "file", b"whole", 0o600)
+    with pytest.raises(FileExistsError):
+        write_new(tmp_path / "file", b"another")
+    assert [(path.name, path.read_bytes(), path.stat().st_mode & 0o777) for path in tmp_path.iterdir()] == [
+        ("file", b"whole", 0o600)
+    ]
 
 
 @pytest.mark.parametrize("what", ["html", "png"])
