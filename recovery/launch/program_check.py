@@ -6,6 +6,7 @@ import difflib
 import os
 import re
 import sys
+import zipfile
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -68,10 +69,21 @@ def _of_script(script: str, directory: Path) -> Fault | None:
             )
         case Kind.OTHER:
             return _only_one_reads(script, "no plain file")
+        case Kind.FILE if _is_archive_without_main(path):
+            return Fault(script, "is an archive without a __main__.py", "Give the path of the script.")
         case Kind.DIRECTORY if not look_at(path / "__main__.py").may_be_there:
             return Fault(script, "is a directory without a __main__.py", "Give the path of the script.")
         case _:
             return None
+
+
+def _is_archive_without_main(path: Path) -> bool:
+    """The interpreter looks for it in each file that ends as an archive does. One that it runs may be no Python all the same."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return "__main__.py" not in archive.namelist() and "__main__.pyc" not in archive.namelist()
+    except (OSError, zipfile.BadZipFile, NotImplementedError):
+        return False
 
 
 def _only_one_reads(value: str, what: str) -> Fault:

@@ -30,7 +30,7 @@ class Reading(NamedTuple):
     files: tuple[Path, ...]
     """What was read."""
     entry_points: tuple[Path, ...]
-    """What the command names."""
+    """What the command names, as far as it is text: no archive."""
 
 
 def parse_script(command: Sequence[str], directory: Path) -> Reading:
@@ -63,7 +63,8 @@ def parse_script(command: Sequence[str], directory: Path) -> Reading:
         if is_run and absolute == module and not any(_files_of(roots, package)):
             modules[module] = None
         read(_files_of(roots, absolute), is_run)
-    return Reading(frozenset(packages), tuple(modules), tuple(files), entry_points)
+    texts = tuple(path for path in entry_points if not zipfile.is_zipfile(path))
+    return Reading(frozenset(packages), tuple(modules), tuple(files), texts)
 
 
 def _entry_points(command: Sequence[str], directory: Path) -> Iterator[Path]:
@@ -81,11 +82,10 @@ def _entry_points(command: Sequence[str], directory: Path) -> Iterator[Path]:
 
 
 def _program_at(path: Path) -> Iterator[Path]:
-    """The file that Python runs there: a directory is a program by its `__main__.py`. That of an archive is not read."""
+    """The file that Python runs there: a directory is a program by its `__main__.py`, an archive by the one in it."""
     for file in (path, path / "__main__.py"):
         if os.path.isfile(file):  # noqa: PTH113 - see _files_of
-            if not zipfile.is_zipfile(file):
-                yield Path(os.path.realpath(file))
+            yield Path(os.path.realpath(file))
             return
 
 
@@ -101,8 +101,28 @@ def _files_of(roots: Iterable[Path], module: str) -> Iterator[Path]:
 def _imports_of(path: Path) -> list[tuple[str, bool]]:
     """Each name, relative ones behind a dot, with whether it is imported whenever the file is."""
     try:
-        pending: list[tuple[ast.AST, bool]] = [(ast.parse(path.read_bytes()), True)]
-    except (OSError, SyntaxError, ValueError, RecursionError):
+        return _imports_in_archive(path) if zipfile.is_zipfile(path) else _imports_in(path.read_bytes())
+    except (OSError, zipfile.BadZipFile):
+        return []
+
+
+def _imports_in_archive(path: Path) -> list[tuple[str, bool]]:
+    """Of all that is in a program that is an archive. What it brings along itself is not looked for beside it."""
+    with zipfile.ZipFile(path) as archive:
+        own = {name.partition("/")[0].removesuffix(".py") for name in archive.namelist()}
+        sources = [name for name in archive.namelist() if name.endswith(".py")][:_FILES_MAX]
+        return [
+            (module, at_once and name == "__main__.py")
+            for name in sorted(sources, key=lambda name: name != "__main__.py")
+            for module, at_once in _imports_in(archive.read(name))
+            if not module.startswith(".") and module.partition(".")[0] not in own
+        ]
+
+
+def _imports_in(source: bytes) -> list[tuple[str, bool]]:
+    try:
+        pending: list[tuple[ast.AST, bool]] = [(ast.parse(source), True)]
+    except (SyntaxError, ValueError, RecursionError):
         return []
     found = []
     while pending:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -147,3 +148,13 @@ def test_a_command_that_reads_its_script_from_standard_input_is_no_success(
     assert done.returncode == 22
     assert _ONE_READS in done.stderr
     assert not (place / "logs").exists()
+
+
+def test_an_archive_is_a_program_by_the_main_in_it(tmp_path: Path) -> None:
+    for name, member in (("app.pyz", "__main__.py"), ("data.zip", "data.py")):
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            archive.writestr(member, "import os\n")
+    assert find_fault([sys.executable, "app.pyz"], tmp_path) is None
+    fault = find_fault([sys.executable, "data.zip"], tmp_path)
+    assert fault is not None
+    assert fault.rule == "is an archive without a __main__.py"

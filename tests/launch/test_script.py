@@ -88,3 +88,22 @@ def test_an_archive_is_not_taken_for_text(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "train.pyz", "w") as archive:
         archive.writestr("__main__.py", "import recovery\n")
     assert parse_script(["train.pyz"], tmp_path).entry_points == ()
+
+
+def test_an_archive_is_read_for_what_it_imports_but_not_for_what_it_brings_along(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "train.pyz", "w") as archive:
+        archive.writestr("__main__.py", "import torch\nimport helper, requests\n")
+        archive.writestr("helper.py", "import recovery.torch as rt\n")
+        archive.writestr("requests/__init__.py", "from . import other\nimport numpy\n")
+    read = parse_script(["train.pyz"], tmp_path)
+    assert read.packages == {"torch", "recovery", "numpy"}
+    assert read.modules == ("torch",)
+
+
+def test_a_damaged_archive_imports_nothing(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "train.pyz", "w") as archive:
+        archive.writestr("__main__.py", "import recovery\n" * 100)
+    content = bytearray((tmp_path / "train.pyz").read_bytes())
+    content[40:60] = bytes(20)
+    (tmp_path / "train.pyz").write_bytes(content)
+    assert parse_script(["train.pyz"], tmp_path).packages == frozenset()
