@@ -69,21 +69,21 @@ def _of_script(script: str, directory: Path) -> Fault | None:
             )
         case Kind.OTHER:
             return _only_one_reads(script, "no plain file")
-        case Kind.FILE if _is_archive_without_main(path):
-            return Fault(script, "is an archive without a __main__.py", "Give the path of the script.")
-        case Kind.DIRECTORY if not look_at(path / "__main__.py").may_be_there:
-            return Fault(script, "is a directory without a __main__.py", "Give the path of the script.")
+        case Kind.DIRECTORY | Kind.FILE if what := _without_main(kind, path):
+            return Fault(script, f"is {what} without a __main__.py", "Give the path of the script.")
         case _:
             return None
 
 
-def _is_archive_without_main(path: Path) -> bool:
-    """The interpreter looks for it in each file that ends as an archive does. One that it runs may be no Python all the same."""
+def _without_main(kind: Kind, path: Path) -> str:
+    """What it is that holds programs, and none that can be run; empty: it can, or is a script."""
+    if kind is Kind.DIRECTORY:
+        return "" if look_at(path / "__main__.py").may_be_there else "a directory"
     try:
         with zipfile.ZipFile(path) as archive:
-            return "__main__.py" not in archive.namelist() and "__main__.pyc" not in archive.namelist()
+            return "" if {"__main__.py", "__main__.pyc"} & {*archive.namelist()} else "an archive"
     except (OSError, zipfile.BadZipFile, NotImplementedError):
-        return False
+        return ""
 
 
 def _only_one_reads(value: str, what: str) -> Fault:
