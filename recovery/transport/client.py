@@ -12,7 +12,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from recovery.core.messages import FromNode, FromScheduler
 from recovery.core.rules import Rules
@@ -20,6 +20,7 @@ from recovery.errors import ProtocolError
 from recovery.transport.access import Access, shown, tls_failure
 from recovery.transport.challenge import IMPOSTOR, NOT_LET_IN, REFUSALS, Proofs
 from recovery.transport.codec import decode_from_scheduler, encode
+from recovery.transport.last_address import LastAddress
 from recovery.transport.outbox import Outbox
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ class Client:
         self._access = access if access is not None else Access()
         self._on_message, self._on_lost = on_message, on_lost
         self._connection: _Connection | None = None
+        self._names: Any = LastAddress()
         self._refusals: set[str] = set()
         """Why it was refused since it was connected last, each said once: a worker that trains on dials for ever."""
 
@@ -137,7 +139,7 @@ class Client:
 
         proofs = Proofs()
         session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=1, use_dns_cache=False),
+            connector=aiohttp.TCPConnector(limit=1, use_dns_cache=False, resolver=self._names),
             cookie_jar=aiohttp.DummyCookieJar(),
             trace_configs=[proofs.trace],
         )
