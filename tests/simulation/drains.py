@@ -7,8 +7,10 @@ from collections.abc import Callable
 from functools import partial
 
 from recovery.core import messages as m
+from recovery.core.barrier_messages import StopJob
+from recovery.core.ids import RequestId, ResumeToken
 from recovery.core.scheduler import barrier_ends, leave_requests
-from recovery.core.scheduler.stimuli import DrainAsked
+from recovery.core.scheduler.stimuli import DrainAsked, MessageReceived
 from tests.simulation.faults import IN_AN_OFFER, WHOLE, Fault
 from tests.simulation.process import Process
 from tests.simulation.shape import FAULTS_UNTIL_MS, Shape
@@ -71,6 +73,41 @@ def drain_target(world: World, target: str) -> None:
     scheduler.handle(DrainAsked(nodes, host, f"recovery drain {target}"))
 
 
+def hosts_leave_of(seed: int, shape: Shape) -> list[Fault]:
+    """Draw when hosts are to be taken away, from a stream of its own: other faults stay what they are."""
+    draw, found = random.Random(f"{seed}/hosts leave"), list[Fault]()
+    at_ms = draw.randint(500, 8_000)
+    while shape.spares.hosts_leave and at_ms < FAULTS_UNTIL_MS:
+        found.append(Fault(at_ms, _HOST_LEAVES, draw.randrange(10**6)))
+        at_ms += draw.randint(2_000, 20_000)
+    return found
+
+
+def _host_leaves(world: World, draw: random.Random) -> None:
+    """As a launcher says it, on a connection of its own; a part of them says it again, on another one."""
+    scheduler = world.scheduler
+    if scheduler is None or world.verdict or world.clock.now < scheduler.frozen_until:
+        return
+    nodes, host = leave_requests.named(
+        scheduler.machine.state, f"h{draw.randrange(world.shape.spares.hosts)}"
+    )
+    if not nodes:
+        return
+    world.clock.say(f"{host} is to be taken away")
+    request, within_ms = RequestId(f"leave-{world.network.next_number()}"), world.rules.drain_timeout_ms
+    asked = StopJob(request_id=request, reason="a notice", within_ms=within_ms, nodes=nodes)
+
+    def say() -> None:
+        if world.scheduler is scheduler:
+            world.drains.named(scheduler, nodes)
+            connection = world.network.next_number()
+            scheduler.handle(MessageReceived(connection, asked, "peer", ResumeToken("")))
+
+    say()
+    if draw.random() < 0.3:
+        world.clock.later(draw.choice((1, 50, 500, 3_000)), say)
+
+
 def _drain_node(world: World, draw: random.Random) -> None:
     trained = _ranks(world)
     if trained:
@@ -120,4 +157,5 @@ KINDS: dict[str, Callable[[World, random.Random], None]] = {
     "in a drain": _in_a_drain,
 }
 DRAWN = (*KINDS, "sigterm", "in a drain", "in a drain")
-WHOLE.update(KINDS)
+_HOST_LEAVES = "a host is to be taken away"
+WHOLE.update({**KINDS, _HOST_LEAVES: _host_leaves})

@@ -10,7 +10,7 @@ import msgspec
 from recovery.core.records import RunRecord
 from tests.simulation import assignments
 from tests.simulation.disk_faults import disk_faults_of
-from tests.simulation.drains import drains_of
+from tests.simulation.drains import drains_of, hosts_leave_of
 from tests.simulation.faults import DRAWN, Fault, faults_of, inject, memory_faults_of
 from tests.simulation.job_stops import job_stops_of
 from tests.simulation.shape import FAULTS_UNTIL_MS, LIVENESS_MS, Shape, Spares, shape_of, spares_of
@@ -70,6 +70,7 @@ def run(
         *faults_of(seed, shape),
         *drains_of(seed, shape),
         *job_stops_of(seed, shape),
+        *hosts_leave_of(seed, shape),
         *disk_faults_of(seed, shape),
         *memory_faults_of(seed, shape),
     )

@@ -37,6 +37,8 @@ class Spares(msgspec.Struct, frozen=True, kw_only=True):
     drains: bool = False
     """Ranks are asked to depart: SIGTERM, `recovery drain`."""
     job_stops: bool = False
+    hosts_leave: bool = False
+    """Launchers say that their hosts are to be taken away."""
     """Launchers are asked to end the job."""
     training_stops: bool = False
     """Scripts end training before its last step."""

@@ -384,5 +384,7 @@ class DrainPromises:
             request
             for name, request in drain.departing.items()
             if request is not None and state.nodes[name].connection is not None
+            # Their launchers have asked, and hear it.
+            if request not in drain.leaving.values()
         }
         assert waiting <= answered, "I26: who asked is not answered"

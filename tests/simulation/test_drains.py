@@ -21,7 +21,7 @@ SPARES = Spares(
     standbys=2, fresh_ids=True, hosts=2, late_looks=0.05, identities=True, exits_seen=0.5, drains=True
 )
 BY_HAND = msgspec.structs.replace(SPARES, fresh_ids=False, shared_files=False, standbys=3)
-FEW, MANY = range(6), range(90)
+FEW, MANY = range(12), range(90)
 """Seeds of the gate, and of `make test-all`."""
 CALM = 10
 """Seeds of each story in which nothing fails but what is asked for."""
@@ -46,10 +46,10 @@ WORTH_REACHING = (
 )
 
 
-def kept(seeds: Iterable[int]) -> Counter[str]:
+def kept(seeds: Iterable[int], spares_of_each: Iterable[Spares] = (SPARES, BY_HAND)) -> Counter[str]:
     """Run the seeds; what they reached."""
     seen: Counter[str] = Counter()
-    for spares in (SPARES, BY_HAND):
+    for spares in spares_of_each:
         for seed in seeds:
             if losses_of(seed):
                 continue
@@ -161,3 +161,17 @@ def test_seeds_that_once_broke_a_promise_keep_it(seed: int, workers: int | None)
     """Who waits is let in by the stimulus that gives its place away; and who held a rank of a lost store is gone again."""
     outcome = run(seed, workers=workers, drains=True)
     assert not outcome.failure, "\n".join((*outcome.log, f"seed {seed}", outcome.failure))
+
+
+HOSTS_LEAVE = tuple(
+    msgspec.structs.replace(SPARES, hosts_leave=True, drains=drains) for drains in (False, True)
+)
+
+
+def test_hosts_that_leave_keep_every_promise_under_a_few_seeds() -> None:
+    assert kept(FEW, HOSTS_LEAVE)["a drain was handed over"] > 0
+
+
+@pytest.mark.slow
+def test_hosts_that_leave_keep_every_promise_in_the_middle_of_everything_else() -> None:
+    assert kept(MANY, HOSTS_LEAVE)["several ranks were handed over at once"] > 0

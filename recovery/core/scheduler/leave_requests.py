@@ -53,6 +53,8 @@ def on_host_leaves(
     barrier.leaving[connection] = request
     if begun:
         return [KeepConnection(connection), *begun]
-    barrier.wait_ms, barrier.until_ms = stop.within_ms, now_ms + stop.within_ms
+    if stop.within_ms > barrier.wait_ms:
+        # Ranks that wait at the step wait so much longer, too; they would not for the same time again.
+        barrier.wait_ms, barrier.until_ms = stop.within_ms, now_ms + stop.within_ms
     again = barrier.say_again(state.workers)
     return [KeepConnection(connection), again, SetTimer(BarrierTimer(), barrier.until_ms)]
