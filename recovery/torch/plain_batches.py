@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any
 
+import torch
 from torch.utils.data import IterableDataset
 from typing_extensions import override
 
@@ -126,9 +127,28 @@ class PlainValues:
         return copy.deepcopy(dict(self._values))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put that in the place of what is in it."""
-        self._values.clear()
-        self._values.update(copy.deepcopy(dict(state)))
+        """Put that in the place of what is in it: the loop may hold a list, a dictionary or a tensor of it by a name of its own."""
+        _put(self._values, state)
+
+
+def _put(here: Any, saved: Any) -> Any:
+    """What `here` is to be from now on: itself with what was saved, where it can be."""
+    if isinstance(here, MutableMapping) and isinstance(saved, Mapping):
+        values = {key: _put(here.get(key), value) for key, value in saved.items()}
+        here.clear()
+        here.update(values)
+        return here
+    if isinstance(here, list) and isinstance(saved, list):
+        here[:] = [
+            _put(here[number] if number < len(here) else None, value) for number, value in enumerate(saved)
+        ]
+        return here
+    if isinstance(here, torch.Tensor) and isinstance(saved, torch.Tensor):
+        if (here.shape, here.dtype, here.layout) != (saved.shape, saved.dtype, saved.layout):
+            return saved.to(here.device, copy=True)
+        with torch.no_grad():
+            return here.copy_(saved)
+    return copy.deepcopy(saved)
 
 
 def _is_begun(iterator: Iterable[Any]) -> bool:

@@ -196,6 +196,16 @@ def test_plain_values_are_what_they_were_in_the_dictionary_of_the_loop(tmp_path:
     state_of([1], again).read(file)
     assert {**again, "mean": None} == {**before, "mean": None}
     assert torch.equal(again["mean"], before["mean"])  # type: ignore[arg-type]  # it is put there
+    # What the loop calls by a name of its own is the same object behind a restart.
+    mean, seen, inner = torch.zeros(2), [0], {"decay": 0.9, "shadow": torch.zeros(3)}
+    here = {"best": 0.0, "seen": seen, "mean": mean, "name": "", "inner": inner}
+    extra["inner"] = {"decay": 0.99, "shadow": torch.ones(1)}
+    state_of([1], here).read(saved(state, tmp_path / "later"))
+    assert (seen, mean.tolist(), inner["decay"]) == ([1, 2, 3], [1, 1], 0.99)
+    assert inner["shadow"].tolist() == [1], "of another shape"  # type: ignore[attr-defined]
+    assert here["seen"] is seen
+    assert here["mean"] is mean
+    assert here["inner"] is inner
     extra["best"] = object()
     with pytest.raises(CheckpointStateError, match="extra: "):
         saved(state, tmp_path / "saved")
