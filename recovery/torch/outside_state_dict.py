@@ -1,7 +1,7 @@
 """What training may change and no `state_dict` has.
 
-These are `requires_grad`, buffers with `persistent=False`, attributes of modules (module_attributes.py), parameter groups that were added, and the state of
-a communication hook of DistributedDataParallel. A file has it under OUTSIDE, by part, with an entry for each object. Files of earlier releases have none: there all of it
+These are parameters that an optimizer trains and no module among the parts has, `requires_grad`, buffers with `persistent=False`, attributes of
+modules (module_attributes.py), parameter groups that were added, and the state of a communication hook of DistributedDataParallel. A file has it under OUTSIDE, by part, with an entry for each object. Files of earlier releases have none: there all of it
 stays as it was built.
 """
 
@@ -43,7 +43,10 @@ Trained = Mapping[gradients_of.Key, torch.Tensor]
 def take(parts: Parts, attributes: ModuleAttributes | None = None) -> dict[str, list[dict[str, Any]]]:
     """All of it, as it is now; `attributes` as they were noted where the program had built them. Nothing is copied."""
     of_parts = trained(parts)
-    taken = {part: [_taken(item, of_parts) for item in items] for part, items in parts.items()}
+    taken = {
+        part: [_taken(part, number, item, of_parts) for number, item in enumerate(items)]
+        for part, items in parts.items()
+    }
     for (part, number), kept in (attributes.take(parts) if attributes else {}).items():
         taken[part][number]["attributes"] = kept
     return {part: entries for part, entries in taken.items() if any(entries)}
@@ -76,8 +79,11 @@ def make_room(
 
 def put(parts: Parts, saved: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     """Put back what `take` has given: behind the states of all objects."""
+    of_parts = trained(parts)
     for part, number, item in items_of(parts):
         entry, name = _entry(saved, part, number), f"{part}[{number}]"
+        if entry.get("own") and isinstance(item, torch.optim.Optimizer):
+            _put_own(own_parameters(part, number, of_parts), entry["own"], name)
         if "frozen" in entry and isinstance(item, torch.nn.Module):
             put_frozen(item, entry["frozen"], name)
             buffers.put(item, entry["buffers"], name)
@@ -165,10 +171,11 @@ def trained(parts: Parts) -> Trained:
     return dict(gradients_of.parameters(bare))
 
 
-def _taken(item: Any, of_parts: Trained) -> dict[str, Any]:
+def _taken(part: str, number: int, item: Any, of_parts: Trained) -> dict[str, Any]:
     inner = module_names.bare(item)
     if isinstance(inner, torch.optim.Optimizer):
-        return {"groups": groups_of(inner, of_parts)}
+        own = {place: found.detach() for place, found in own_parameters(part, number, of_parts).items()}
+        return {"groups": groups_of(inner, of_parts), "own": own}
     if not isinstance(inner, torch.nn.Module):
         return {}
     kept = {
@@ -183,6 +190,20 @@ def _taken(item: Any, of_parts: Trained) -> dict[str, Any]:
     return taken
 
 
+def _put_own(here: Mapping[str, torch.Tensor], saved: Mapping[str, torch.Tensor], name: str) -> None:
+    for place, value in saved.items():
+        mine = here.get(place)
+        if mine is None or (mine.shape, mine.dtype) != (value.shape, value.dtype):
+            raise CheckpointStateError(
+                field=name,
+                reason=f"its parameter {place}, which no module has, was {value.dtype!s}{list(value.shape)}, and is "
+                + ("none" if mine is None else f"{mine.dtype}{list(mine.shape)}"),
+                next_step="Give it the parameters of the program that saved, in their order, or begin a new job.",
+            )
+        with torch.no_grad():
+            mine.copy_(value)
+
+
 # --- parameter groups --------------------------------------------------------------------------------------------------
 
 
@@ -190,6 +211,11 @@ def groups_of(optimizer: torch.optim.Optimizer, of_parts: Trained) -> list[Group
     """The parameters of each of its groups, by their keys among all parts."""
     keys = {id(parameter): key for key, parameter in of_parts.items()}
     return [[keys[id(parameter)] for parameter in group["params"]] for group in optimizer.param_groups]
+
+
+def own_parameters(part: str, number: int, of_parts: Trained) -> dict[str, torch.Tensor]:
+    """Those that an optimizer trains and no module of these parts has, by their number in it: a temperature, the centres of a loss, master weights."""
+    return {key[2]: parameter for key, parameter in of_parts.items() if key[:2] == (part, number)}
 
 
 def added_groups(

@@ -238,6 +238,33 @@ def test_what_a_start_can_load_is_no_news(tmp_path: Path, said: Callable[[str], 
     assert not said("structure_changed")
 
 
+# --- parameters that no module has -------------------------------------------------------------------------------------
+
+
+def _with_a_temperature(value: float, size: int = 1) -> tuple[TrainState, nn.Parameter]:
+    """As the centres of a loss that the program has not named, say."""
+    net, temperature = Net(), nn.Parameter(torch.full((size,), float(value)))
+    optimizer = torch.optim.SGD([*net.parameters(), temperature], lr=0.1)
+    return TrainState(model=net, optimizer=[torch.optim.SGD(net.parameters()), optimizer]), temperature
+
+
+@pytest.mark.parametrize("write", [_write, _lay_out, _snapshot])
+def test_what_an_optimizer_trains_and_no_module_has_comes_back(
+    tmp_path: Path, write: Callable[[TrainState, Path], None]
+) -> None:
+    (state, _), (here, temperature) = _with_a_temperature(3), _with_a_temperature(7)
+    write(state, tmp_path / "state")
+    here.read(tmp_path / "state")
+    assert temperature.item() == 3
+    assert temperature.requires_grad
+
+
+def test_one_of_another_shape_is_refused(tmp_path: Path) -> None:
+    (state, _), (here, _) = _with_a_temperature(3), _with_a_temperature(3, size=2)
+    with pytest.raises(CheckpointStateError, match=r"optimizer\[1\]: its parameter 4.*\[1\], and is .*\[2\]"):
+        again(state, here, tmp_path / "state")
+
+
 # --- communication hooks -----------------------------------------------------------------------------------------------
 
 
