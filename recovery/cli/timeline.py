@@ -76,4 +76,5 @@ def timeline(
     print_line(f"{title}; goodput {found.goodput_text} of {wall_s:.1f} s{unknown}{paused}")
     if len(found.recoveries) > _SHOWN:
         print_line(f"the {_SHOWN} newest of {len(found.recoveries)} recoveries; --json and --html show all")
-    show_rows(_RECOVERIES, _RECOVERIES.rows(found.recoveries[-_SHOWN:]), Format.TABLE)
+    if found.recoveries:
+        show_rows(_RECOVERIES, _RECOVERIES.rows(found.recoveries[-_SHOWN:]), Format.TABLE)

@@ -34,7 +34,7 @@ def _course(stored: Stored, timeline: Timeline) -> str:
     if resumed:
         recoveries += f", stopped and started again {'once' if resumed == 1 else f'{resumed} times'}"
     if reached and (count or (resumed and timeline.lost_steps_text != "0")):
-        recoveries += f", {timeline.lost_steps_text} steps done again"
+        recoveries += f", {timeline.lost_steps_text} {timeline.done_again_text}"
     return f"{RunningProcesses(stored).job_state}{training} after {wall_s:.1f} s{goodput}; {recoveries}"
 
 

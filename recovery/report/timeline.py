@@ -91,6 +91,11 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
         is_known = all(recovery.lost_steps_known for recovery in self.recoveries)
         return steps_text(sum(recovery.lost_steps for recovery in self.recoveries), is_known=is_known)
 
+    @property
+    def done_again_text(self) -> str:
+        """What this number counts, behind it."""
+        return "step done again" if self.lost_steps_text == "1" else "steps done again"
+
     def for_json(self) -> dict[str, Any]:
         """All of it by its keys in JSON, with the goodput."""
         return {**msgspec.to_builtins(self), "goodput": self.goodput if self.tells_steps else None}

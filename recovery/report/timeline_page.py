@@ -98,7 +98,7 @@ def page(timeline: Timeline, *, job: str, state: str) -> str:
         ),
         (str(timeline.failures), "recoveries"),
         *([(str(timeline.resumptions), "stops, and new starts")] if timeline.resumptions else []),
-        (timeline.lost_steps_text, "steps done again"),
+        (timeline.lost_steps_text, timeline.done_again_text),
         (str(len(timeline.commits)), "common checkpoints"),
     ]
     shown = "".join(f"<div><b>{escape(value)}</b>{escape(meaning)}</div>" for value, meaning in facts)

@@ -204,6 +204,25 @@ def test_lost_steps_are_known_where_a_rank_outlived_the_generation(
 
 
 @pytest.mark.parametrize(
+    ("step", "text"), [(19, "1 step done again"), (18, "2 steps done again"), (20, "0 steps done again")]
+)
+def test_one_step_is_said_as_one(step: int, text: str) -> None:
+    events = [
+        *begun("a"),
+        event(EventKind.GENERATION_INTERRUPTED, 25),
+        event(EventKind.PLAN_MADE, 30, generation=2, step=step),
+    ]
+    again = msgspec.structs.replace(PLAN, generation=Generation(2), step=step)
+
+    timeline = make_timeline(
+        events, [PLAN, again], run=1, activity=[recorded("a", 3, 24, steps=(1, 20), due_ms=0)]
+    )
+
+    assert f"{timeline.lost_steps_text} {timeline.done_again_text}" == text
+    assert text in page(timeline, job="j", state="done").replace("</b>", " ")
+
+
+@pytest.mark.parametrize(
     ("ended", "stopped", "is_resumption"),
     [
         (EventKind.NODE_LEFT, True, True),
