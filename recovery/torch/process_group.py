@@ -173,6 +173,7 @@ class World:
 
     def _form(self) -> None:
         session = self._session
+        sockets.check_epoll()
         sockets.ask_again_soon()
         if devices.NCCL in self._backend:
             devices.leave_end_of_nccl_to_us()

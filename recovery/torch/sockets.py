@@ -8,14 +8,37 @@ still goes out, and their peers do not notice: a send that fails is forgotten by
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import ipaddress
 import os
+import select
 import socket
 from collections.abc import Iterable
 from pathlib import Path
 
 import psutil
+
+from recovery.errors import UsageError
+
+_REFUSED = (errno.EPERM, errno.EACCES, errno.ENOSYS)
+
+
+def check_epoll() -> None:
+    """See that this process may wait for sockets as torch's store and gloo do. Without it each generation would break as it begins.
+
+    Raises:
+        UsageError: its sandbox refuses that.
+    """
+    try:
+        select.epoll().close()
+    except OSError as error:
+        if error.errno in _REFUSED:
+            raise UsageError(
+                field="epoll_create1",
+                reason=f"is refused here ({error.strerror}), and neither torch's store nor gloo meets other ranks without it",
+                next_step="Have the sandbox of this process (a container's seccomp profile) allow it.",
+            ) from error
 
 
 def open_sockets() -> dict[int, int]:

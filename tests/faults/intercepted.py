@@ -34,10 +34,10 @@ NUMBERS: dict[str, dict[str, int]] = {
     "x86_64": {
         "write": 1, "close": 3, "pwrite64": 18, "fsync": 74, "fdatasync": 75, "ftruncate": 77, "rename": 82, "mkdir": 83, "link": 86,
         "unlink": 87, "openat": 257, "mkdirat": 258, "unlinkat": 263, "renameat": 264, "linkat": 265, "fallocate": 285, "renameat2": 316,
-        "seccomp": 317,
+        "seccomp": 317, "epoll_create1": 291,
     },
     "aarch64": {
-        "mkdirat": 34, "unlinkat": 35, "linkat": 37, "renameat": 38, "ftruncate": 46, "fallocate": 47, "openat": 56, "close": 57, "write": 64,
+        "epoll_create1": 20, "mkdirat": 34, "unlinkat": 35, "linkat": 37, "renameat": 38, "ftruncate": 46, "fallocate": 47, "openat": 56, "close": 57, "write": 64,
         "pwrite64": 68, "fsync": 82, "fdatasync": 83, "renameat2": 276, "seccomp": 277,
     },
 }  # fmt: skip

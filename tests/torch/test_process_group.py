@@ -21,6 +21,8 @@ from recovery.errors import GenerationInterrupted
 from recovery.torch import devices, process_group, sockets
 from recovery.torch.collective_errors import is_collective_error
 from recovery.torch.process_group import World
+from tests.faults import intercepted
+from tests.needs import lacks
 from tests.pace import wait_for
 from tests.torch.fake_session import FakeSession
 from tests.torch.ranks import Ranks
@@ -339,6 +341,27 @@ def test_a_socket_is_ended_where_there_is_no_descriptor_for_another_one(
             sockets.EndedSockets().end([os.fstat(named.fileno()).st_ino])
             assert named.recv(1) == b""
             named.send(b"x")
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOSYS])
+def test_a_sandbox_that_refuses_what_torch_waits_with_is_said_by_name(number: int) -> None:
+    """Each generation broke as it began, for ten minutes."""
+    why = intercepted.is_usable()
+    if why:
+        lacks(why, "run on Linux 5.5 or newer")
+    end = intercepted.run_child(lambda _: sockets.check_epoll(), ("epoll_create1",), lambda _: number)
+    assert end.code == intercepted.REFUSED
+    assert end.said.startswith("USAGE: ")
+    assert f"epoll_create1: is refused here ({os.strerror(number)})" in end.said
+    sockets.check_epoll()
+
+
+def test_a_process_without_a_descriptor_left_is_not_said_to_be_in_a_sandbox() -> None:
+    why = intercepted.is_usable()
+    if why:
+        lacks(why, "run on Linux 5.5 or newer")
+    end = intercepted.run_child(lambda _: sockets.check_epoll(), ("epoll_create1",), lambda _: errno.EMFILE)
+    assert end.code == 0, end.said
 
 
 def test_the_peer_of_a_socket_that_was_ended_does_not_notice_before_it_is_let_go_of() -> None:
