@@ -138,14 +138,10 @@ class FreshMain:
     def _threads_of_program(self) -> Iterator[threading.Thread]:
         frames = sys._current_frames()  # noqa: SLF001 - no other way to them
         for thread in threading.enumerate():
-            frame = frames.get(thread.ident or 0)
             if thread in self._threads or thread is threading.current_thread():
                 continue
-            while frame is not None:
-                if _is_users(frame):
-                    yield thread
-                    break
-                frame = frame.f_back
+            if _begun_by_users(frames.get(thread.ident or 0)):
+                yield thread
 
 
 _HOOKS = ("excepthook", "displayhook", "stdin", "stdout", "stderr", "dont_write_bytecode")
@@ -176,7 +172,19 @@ def _is_users_file(file: str | None) -> bool:
 
 
 def _is_users(frame: FrameType) -> bool:
-    return _is_users_file(frame.f_code.co_filename)
+    """By its file. What was made of a text (the methods of a data class) has none, and is of the module whose names it sees."""
+    file = frame.f_code.co_filename
+    return _is_users_file(frame.f_globals.get("__file__", file) if file.startswith("<") else file)
+
+
+def _begun_by_users(frame: FrameType | None) -> bool:
+    """Is the outermost code of a thread that is not the standard library's the user's? The collector runs its finalizers in any thread, also ours."""
+    is_users = False
+    while frame is not None:
+        if _is_users(frame) or frame.f_globals.get("__name__", "").partition(".")[0] == "recovery":
+            is_users = _is_users(frame)
+        frame = frame.f_back
+    return is_users
 
 
 def _is_extension(module: Any) -> bool:

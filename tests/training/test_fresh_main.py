@@ -95,6 +95,32 @@ def test_each_run_finds_what_the_first_has_found(tmp_path: Path, what: str) -> N
     assert runs(tmp_path, f"{_JOINS}{program}raise KeyError\n")[:3] == [line] * 3
 
 
+_OURS = """import json, threading, time
+from recovery.readable import is_readable
+class Source:
+    def fileno(self):
+        time.sleep(60)
+if not hasattr(json, "SEEN"):
+    json.SEEN = True
+    threading.Thread(target=is_readable, args=(Source(),), daemon=True).start()
+print("run")
+raise KeyError
+"""
+_GENERATED = """import json, threading
+if not hasattr(json, "forever"):
+    exec("import time\\ndef forever():\\n    time.sleep(60)", vars(json))
+    threading.Thread(target=json.forever, daemon=True).start()
+print("run")
+raise KeyError
+"""
+
+
+@pytest.mark.parametrize("program", [_OURS, _GENERATED], ids=["ours", "generated"])
+def test_a_thread_is_whose_code_has_begun_it(tmp_path: Path, program: str) -> None:
+    """The collector runs a finalizer of the script in any thread, and a library makes functions of texts: neither is a thread of the script."""
+    assert runs(tmp_path, _JOINS + program) == ["run"] * 3 + ["ENDED"]
+
+
 def test_what_was_registered_for_the_end_runs_once(tmp_path: Path) -> None:
     program = "import atexit\n@atexit.register\ndef end():\n    print('AT THE END')\nraise KeyError\n"
     assert runs(tmp_path, _JOINS + program) == ["ENDED", "AT THE END"]
