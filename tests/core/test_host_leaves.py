@@ -96,6 +96,16 @@ def test_it_joins_a_drain_under_way_and_gives_it_its_time() -> None:
     assert left.heard(launcher) == []
 
 
+def test_a_second_request_has_no_more_time_than_the_ranks_that_wait_already() -> None:
+    left = Left(standbys=2)
+    first = left.leave()
+    left.desk.at(NOTICE_MS // 2)
+    second = left.leave("two", nodes=(NodeId("worker_0"),))
+    left.desk.at(NOTICE_MS)
+    assert all(isinstance(left.heard(launcher)[-1], JobSaved) for launcher in (first, second))
+    assert left.outcome().startswith("it took longer than the 20 s that are left to its host, ")
+
+
 def test_where_the_whole_job_ends_the_host_ends_with_it() -> None:
     left = Left()
     for worker in left.workers:
