@@ -180,7 +180,7 @@ def test_a_scheduler_whose_store_failed_starts_again_from_what_is_on_disk(tmp_pa
 
         assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
         cluster.check_result()
-        assert logged(cluster, "scheduler start 1: exit code 36")
+        assert logged(cluster, "scheduler start 1: exit code 28")
         assert [stored.event.generation for stored in cluster.events(EventKind.PLAN_MADE)] == [1]
         assert_nothing_left(cluster)
 
