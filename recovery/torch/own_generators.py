@@ -18,16 +18,13 @@ from typing import Any
 
 import torch
 
+from recovery.torch.held_objects import OF_ONE_MAX, reached
 from recovery.torch.kept_generators import KeptGenerator, kinds
 from recovery.torch.module_names import bare
 from recovery.torch.sampled_order import generators_of, parts_of
 
 _logger = logging.getLogger("recovery.torch")
 
-_DEEP = 6
-"""Attributes and places from the data set to a generator: `.dataset.transform.transforms[2].rng` has five."""
-_LOOKED_AT_MAX, _OF_ONE_MAX = 2_000, 100
-"""Objects in all, and of one list or dictionary: a data set may hold a million names of files."""
 _SEVERAL: tuple[type[Iterable[Any]], ...] = (list, tuple, deque, set, frozenset)
 _SHOWN = 3
 
@@ -180,22 +177,13 @@ def _module_of(frame: types.FrameType) -> str:
 def held_by(root: Any, *, but: Iterable[Any] = ()) -> Iterator[tuple[str, str]]:
     """Each generator that can be reached, not by way of `but`: its place, from the object on, and its type."""
     looked_for, shared = kinds(), set(map(id, _shared_objects()))
-    left, seen = [("", root, 0)], {id(root), *map(id, but)}
-    for place, holder, depth in itertools.islice(_growing(left), _LOOKED_AT_MAX):
-        for name, value in _inside(holder):
-            if id(value) in seen:
-                continue
-            seen.add(id(value))
-            if issubclass(type(value), looked_for):
-                if id(value) not in shared and not _draws_from_copies(holder):
-                    yield place + name, f"{type(value).__module__}.{type(value).__qualname__}"
-            elif depth + 1 < _DEEP:
-                left.append((place + name, value, depth + 1))
 
+    def is_one(value: Any) -> bool:
+        return issubclass(type(value), looked_for)
 
-def _growing(left: list[tuple[str, Any, int]]) -> Iterator[tuple[str, Any, int]]:
-    """What is near comes first; the list grows meanwhile."""
-    yield from left
+    for place, holder, value in reached(root, _inside, lambda value: not is_one(value), but=but):
+        if is_one(value) and id(value) not in shared and not _draws_from_copies(holder):
+            yield place, f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 def _shared_objects() -> tuple[Any, ...]:
@@ -238,7 +226,7 @@ def _places(holder: Any) -> Iterator[tuple[str, Any]]:
     """Of what holds several, and how one comes to each: OrderedDict and deque are kinds of these, and so are users' classes."""
     for kind in _SEVERAL:
         if issubclass(type(holder), kind):
-            numbered = enumerate(itertools.islice(kind.__iter__(holder), _OF_ONE_MAX))
+            numbered = enumerate(itertools.islice(kind.__iter__(holder), OF_ONE_MAX))
             yield from ((f"[{number}]", value) for number, value in numbered)
     if issubclass(type(holder), dict):
         for key, value in _first(holder):
@@ -267,7 +255,7 @@ def _attributes(holder: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _first(of: dict[Any, Any]) -> list[tuple[Any, Any]]:
-    return list(itertools.islice(dict.items(of), _OF_ONE_MAX))
+    return list(itertools.islice(dict.items(of), OF_ONE_MAX))
 
 
 def _is_filled(cell: types.CellType) -> bool:

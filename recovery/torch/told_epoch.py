@@ -13,10 +13,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from recovery.torch.attribute_values import is_users
+from recovery.torch.held_objects import OF_ONE_MAX, reached
 
-_DEEP = 6
-_LOOKED_AT_MAX, _OF_ONE_MAX = 2_000, 100
-"""Objects in all, and of one list or dictionary: a data set may hold a million names of files."""
 _NEVER = (torch.nn.Module, torch.optim.Optimizer, torch.Tensor, type)
 
 
@@ -30,30 +28,19 @@ def listeners(root: Any) -> list[Any]:
     """The nearest ones: what is inside of one is its own affair."""
     if hasattr(root, "set_epoch"):
         return [root]
-    found, seen, left = [], {id(root)}, [(root, 0)]
-    for holder, depth in itertools.islice(_growing(left), _LOOKED_AT_MAX):
-        for one in _held(holder):
-            if id(one) in seen or isinstance(one, _NEVER):
-                continue
-            seen.add(id(one))
-            if callable(getattr(type(one), "set_epoch", None)):
-                found.append(one)
-            elif depth + 1 < _DEEP:
-                left.append((one, depth + 1))
-    return found
+    return [one for _, _, one in reached(root, _held, lambda one: not _listens(one)) if _listens(one)]
 
 
-def _growing(left: list[tuple[Any, int]]) -> Iterator[tuple[Any, int]]:
-    """The list grows meanwhile."""
-    yield from left
+def _listens(one: Any) -> bool:
+    return callable(getattr(type(one), "set_epoch", None))
 
 
-def _held(holder: Any) -> list[Any]:
-    kind = type(holder)
+def _held(holder: Any) -> Iterator[tuple[str, Any]]:
+    kind, values = type(holder), list[Any]()
     if kind in (list, tuple):
-        return list(holder[:_OF_ONE_MAX])
-    if kind is dict:
-        return list(itertools.islice(holder.values(), _OF_ONE_MAX))
-    if issubclass(kind, (Dataset, Sampler, DataLoader)) or is_users(holder):
-        return list(itertools.islice(vars(holder).values(), _OF_ONE_MAX))
-    return []
+        values = list(holder[:OF_ONE_MAX])
+    elif kind is dict:
+        values = list(itertools.islice(holder.values(), OF_ONE_MAX))
+    elif issubclass(kind, (Dataset, Sampler, DataLoader)) or is_users(holder):
+        values = list(itertools.islice(vars(holder).values(), OF_ONE_MAX))
+    yield from (("", one) for one in values if not isinstance(one, _NEVER))
