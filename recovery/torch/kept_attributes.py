@@ -93,8 +93,12 @@ class KeptAttributes:
     def take(self, holders: Mapping[str, Any]) -> Kept:
         """What is kept, as it is now. No tensor is copied."""
         taken: Kept = {}
+        values = {
+            key: dict(self._attributes(holders[key], frozenset()))
+            for key in {key for key, _ in self._kept} & holders.keys()
+        }
         for key, name in sorted(self._kept):
-            value = dict(self._attributes(holders[key], frozenset())).get(name) if key in holders else None
+            value = values.get(key, {}).get(name)
             try:
                 taken[key, name] = {"value": copied(value), "on_device": is_on_device(value)}
             except NotPlainError:
