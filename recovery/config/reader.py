@@ -178,16 +178,16 @@ class Reader:
 
     def url(self, name: str) -> str:
         """A URL of a place for files, or empty when unset."""
-        text = self.text(name, required=False)
-        if text and (_URL.fullmatch(text) is None or not text.isprintable()):
-            # What was meant as a password is not shown.
-            raise _refused("SETTING_TYPE", BY_NAME[name], text if "@" not in text else NOT_SHOWN)
-        return text
+        return self._matching(name, _URL)
 
     def web_address(self, name: str) -> str:
         """An http:// URL of a host and a path, or empty when unset."""
+        return self._matching(name, _WEB_ADDRESS)
+
+    def _matching(self, name: str, pattern: re.Pattern[str]) -> str:
         text = self.text(name, required=False)
-        if text and (_WEB_ADDRESS.fullmatch(text) is None or not text.isprintable()):
+        if text and (pattern.fullmatch(text) is None or not text.isprintable()):
+            # What was meant as a password is not shown.
             raise _refused("SETTING_TYPE", BY_NAME[name], text if "@" not in text else NOT_SHOWN)
         return text
 
