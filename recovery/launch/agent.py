@@ -19,6 +19,7 @@ from recovery.launch.children import await_end, end
 from recovery.launch.hung_nodes import HungNodes, LostNode, reports_of
 from recovery.launch.incidents import Incidents
 from recovery.launch.launch_context import LaunchContext
+from recovery.launch.notices import Notices
 from recovery.launch.placement import Placed, ProcessKind
 from recovery.launch.process_supervisor import GRACE_S, ProcessKeeper
 from recovery.launch.restart_policy import Next, exit_code_of
@@ -88,12 +89,13 @@ class Agent:
             self._begin(keeper)
         stopped = asyncio.create_task(self._stopping.wait())
         watch = partial(self._watch, HungNodes(), itertools.count())
-        watching = asyncio.create_task(self._look_again("which nodes are lost", watch))
-        looking = asyncio.create_task(self._look_again("what processes have left behind", self._look))
-        noticing = asyncio.create_task(self._look_again("whether this host stays", self._look_for_notice))
+        looks: dict[str, Callable[[], Awaitable[None]]]
+        looks = {"which nodes are lost": watch, "what processes have left behind": self._look}
+        if self._context.notices is not None:
+            looks["whether this host stays"] = partial(self._look_for_notice, self._context.notices)
+        beside = [asyncio.create_task(self._look_again(what, look)) for what, look in looks.items()]
         everyone = asyncio.create_task(self._all_over())
         await asyncio.wait({everyone, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        beside = (watching, looking, noticing)
         for each in beside:
             each.cancel()
         await asyncio.gather(*beside, return_exceptions=True)
@@ -229,9 +231,8 @@ class Agent:
     async def _look(self) -> None:
         self._context.beginner.look_after()
 
-    async def _look_for_notice(self) -> None:
-        notices = self._context.notices
-        notice = await notices.look() if notices is not None and not self._asked_by else None
+    async def _look_for_notice(self, notices: Notices) -> None:
+        notice = None if self._asked_by else await notices.look()
         if notice is None:
             return
         left_s = self._stop_grace_s if notice.within_s is None else notice.within_s

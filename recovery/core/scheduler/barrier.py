@@ -144,10 +144,6 @@ class Barrier:
         self.connections = {node.record.node_id: node.connection for node in workers}
         return tell(workers, self.question)
 
-    def say_again(self, workers: list[Node]) -> Persist:
-        """Tell ranks what has become of who leaves and when; what they have answered stays."""
-        return tell(workers, self.question)
-
     def ask_again(self, nodes: list[Node]) -> Persist:
         """Ask these as if they had not been: what they have said, or heard, may be lost."""
         for node in nodes:

@@ -55,7 +55,7 @@ def on_depart(state: SchedulerState, node: Node, depart: Depart, now_ms: int) ->
     why, departs = f"{node_id}: {depart.reason}", {node_id: depart.request_id}
     barrier, begun = begin_or_join(state, departs, "", why, now_ms)
     # Where it joins one that is under way, the step that it was asked for shows that its wish has come, too.
-    effects = begun or [barrier.say_again([node])]
+    effects = begun or [tell([node], barrier.question)]
     barrier.standbys_due_ms = min(now_ms + STOP_FOLLOWS_MS, barrier.until_ms)
     return [*effects, SetTimer(BarrierTimer(), barrier.standbys_due_ms)]
 
@@ -289,6 +289,7 @@ def advance(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
         return [*effects]
     if not barrier.ends_job:
         return _hand_over(state, barrier, now_ms)
+    # All ranks wait there until their launchers end them.
     reason = f"saved at step {barrier.step}, where the job ends"
     answers = tuple(_not_handed_over(state, barrier, reason))
     return [Persist((), answers), *end(state, barrier, reason, is_done=True)]

@@ -10,6 +10,7 @@ from recovery.core.barrier_messages import JobSaved, StopJob
 from recovery.core.effects import Answer, Persist
 from recovery.core.ids import ConnectionId, NodeId
 from recovery.core.scheduler import barrier_ends
+from recovery.core.scheduler.barrier import tell
 from recovery.core.scheduler.effects import BarrierTimer, KeepConnection, SchedulerEffect, SetTimer
 from recovery.core.scheduler.state import SchedulerState
 from recovery.core.scheduler.stimuli import DrainAsked
@@ -56,5 +57,6 @@ def on_host_leaves(
     if stop.within_ms > barrier.wait_ms:
         # Ranks that wait at the step wait so much longer, too; they would not for the same time again.
         barrier.wait_ms, barrier.until_ms = stop.within_ms, now_ms + stop.within_ms
-    again = barrier.say_again(state.workers)
+    # What they have answered stays.
+    again = tell(state.workers, barrier.question)
     return [KeepConnection(connection), again, SetTimer(BarrierTimer(), barrier.until_ms)]
