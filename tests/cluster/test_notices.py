@@ -5,13 +5,9 @@ from __future__ import annotations
 import datetime
 import json
 import re
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from typing_extensions import override
 
 from recovery.core.records import EventKind
 from tests.cluster.launched import LAUNCHER, LaunchedCluster
@@ -20,18 +16,15 @@ from tests.cluster.test_drain import outcomes, steps_lost
 from tests.cluster.test_launcher import assert_nothing_left
 from tests.cluster.test_launcher_hosts import SECOND, start_first
 from tests.faults.hosts import Host, host
+from tests.launch.clouds import AWS, Cloud, cloud
 
-__all__ = ["host"]
+__all__ = ["cloud", "host"]
 
 pytestmark = pytest.mark.cluster
 
 LEFT = 143
 RARELY = {"JOB_SAVE_STEPS": "1000", "JOB_HELD_STEP": "40"}
 """No save but the one that is asked for, and no end before the test has acted."""
-
-
-def noticed(directory: Path, **environment: str) -> dict[str, str]:
-    return {**RARELY, "MS_NOTICE_FILE": str(directory / "notice"), **environment}
 
 
 def start_second(cluster: LaunchedCluster, host: Host, **environment: str) -> None:
@@ -47,8 +40,21 @@ def start_second(cluster: LaunchedCluster, host: Host, **environment: str) -> No
     )
 
 
+def second_leaves(cluster: LaunchedCluster, host: Host) -> None:
+    """Its launcher starts, gets a notice amid training, and ends as one that was asked to."""
+    notice = cluster.directory / "notice"
+    start_second(cluster, host, MS_NOTICE_FILE=str(notice))
+    cluster.wait_step(12)
+    notice.touch()
+    cluster.wait_event(EventKind.DRAIN_BEGUN)
+    cluster.go_on()
+    assert cluster.wait_exit(SECOND) == LEFT, cluster.tails()
+
+
 def test_a_job_of_one_host_saves_a_step_and_the_next_start_goes_on_there(tmp_path: Path) -> None:
-    with LaunchedCluster(tmp_path, environment=noticed(tmp_path)) as cluster:
+    with LaunchedCluster(
+        tmp_path, environment={**RARELY, "MS_NOTICE_FILE": str(tmp_path / "notice")}
+    ) as cluster:
         script = tmp_path / SCRIPT
         source = script.read_text()
         held = "                session.check()\n"
@@ -80,12 +86,7 @@ def test_a_job_of_one_host_saves_a_step_and_the_next_start_goes_on_there(tmp_pat
 def test_a_standby_of_another_host_takes_the_rank(tmp_path: Path, host: Host) -> None:
     with LaunchedCluster(tmp_path, environment=RARELY) as cluster:
         start_first(cluster, host, "--local_worker_num=1", "--standby_num=1")
-        start_second(cluster, host, MS_NOTICE_FILE=str(tmp_path / "notice"))
-        cluster.wait_step(12)
-        (tmp_path / "notice").touch()
-        cluster.wait_event(EventKind.DRAIN_BEGUN)
-        cluster.go_on()
-        assert cluster.wait_exit(SECOND) == LEFT, cluster.tails()
+        second_leaves(cluster, host)
         assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
         assert ["no step is lost" in outcome for outcome in outcomes(cluster)] == [True], outcomes(cluster)
         assert steps_lost(cluster) == 0
@@ -98,12 +99,7 @@ def test_without_a_standby_all_save_a_step_and_the_same_command_brings_the_rank_
 ) -> None:
     with LaunchedCluster(tmp_path, environment=RARELY) as cluster:
         start_first(cluster, host, "--local_worker_num=1")
-        start_second(cluster, host, MS_NOTICE_FILE=str(tmp_path / "notice"))
-        cluster.wait_step(12)
-        (tmp_path / "notice").touch()
-        cluster.wait_event(EventKind.DRAIN_BEGUN)
-        cluster.go_on()
-        assert cluster.wait_exit(SECOND) == LEFT, cluster.tails()
+        second_leaves(cluster, host)
         start_second(cluster, host)
         assert cluster.wait_exit(SECOND) == 0, cluster.tails()
         assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
@@ -111,44 +107,13 @@ def test_without_a_standby_all_save_a_step_and_the_same_command_brings_the_rank_
         cluster.check_result()
 
 
-class _Metadata(BaseHTTPRequestHandler):
-    answers: dict[str, object]
-
-    def do_GET(self) -> None:
-        said = self.answers.get(self.path)
-        body = b"" if said is None else said.encode() if isinstance(said, str) else json.dumps(said).encode()
-        self.send_response(404 if said is None else 200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    @override
-    def log_message(self, format: str, *args: object) -> None:
-        del format, args
-
-
-@pytest.fixture
-def metadata() -> Iterator[tuple[str, dict[str, object]]]:
-    """The address of a metadata service, and what it answers by path."""
-    answers: dict[str, object] = {}
-    kind = type("Metadata", (_Metadata,), {"answers": answers})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), kind)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}", answers
-    server.shutdown()
-    server.server_close()
-    thread.join()
-
-
-def test_the_metadata_of_a_cloud_is_a_notice(tmp_path: Path, metadata: tuple[str, dict[str, object]]) -> None:
-    address, answers = metadata
-    path = "/latest/meta-data/spot/instance-action"
-    with LaunchedCluster(tmp_path, environment={**RARELY, "MS_NOTICE_URL": address + path}) as cluster:
+def test_the_metadata_of_a_cloud_is_a_notice(tmp_path: Path, cloud: Cloud) -> None:
+    with LaunchedCluster(tmp_path, environment={**RARELY, "MS_NOTICE_URL": cloud.address + AWS}) as cluster:
         cluster.start()
         cluster.wait_step(6)
         time = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=120)
-        answers[path] = {"action": "terminate", "time": time.strftime("%Y-%m-%dT%H:%M:%SZ")}
+        said = {"action": "terminate", "time": time.strftime("%Y-%m-%dT%H:%M:%SZ")}
+        cloud.answers[AWS] = (200, json.dumps(said))
         cluster.wait_event(EventKind.DRAIN_BEGUN)
         cluster.go_on()
         assert cluster.wait_exit(LAUNCHER) == LEFT, cluster.tails()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from recovery.core import messages as m
-from recovery.core.barrier_messages import GoOn, HandedOver, JobSaved, StopJob
-from recovery.core.ids import ConnectionId, NodeId, RequestId
+from recovery.core.barrier_messages import GoOn, HandedOver, JobSaved
+from recovery.core.ids import ConnectionId, NodeId
 from recovery.core.records import EventKind, JobState, NodeState
 from recovery.core.scheduler.barrier import BarrierState
 from tests.core.drained import RULES, Drained
-from tests.core.test_job_stop import GRACE_MS, stop
+from tests.core.test_job_stop import GRACE_MS, said, stop
 
 ONE = (NodeId("worker_1"),)
 NOTICE_MS = 20_000
@@ -22,10 +22,7 @@ class Left(Drained):
     def leave(
         self, request: str = "one", *, connection: ConnectionId | None = None, nodes: tuple[NodeId, ...] = ONE
     ) -> ConnectionId:
-        connection = connection or self.desk.connect()
-        asked = StopJob(request_id=RequestId(request), reason="a notice", within_ms=NOTICE_MS, nodes=nodes)
-        self.desk.say(connection, asked)
-        return connection
+        return stop(self.desk, request, connection=connection, within_ms=NOTICE_MS, nodes=nodes)
 
     def heard(self, launcher: ConnectionId) -> list[m.FromScheduler]:
         return self.desk.tray[launcher]
@@ -39,10 +36,6 @@ class Left(Drained):
         for worker in self.workers:
             worker.save(step)
         return step
-
-
-def said(step: int, obstacle: str = "", request: str = "one") -> JobSaved:
-    return JobSaved(request_id=RequestId(request), step=step, obstacle=obstacle)
 
 
 def test_a_standby_takes_the_rank_within_the_time_of_the_notice() -> None:

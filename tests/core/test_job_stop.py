@@ -53,9 +53,17 @@ class Stopped(Drained):
         return self.asked(self.zero).step
 
 
-def stop(desk: Desk, request: str = "one", *, connection: ConnectionId | None = None) -> ConnectionId:
+def stop(
+    desk: Desk,
+    request: str = "one",
+    *,
+    connection: ConnectionId | None = None,
+    within_ms: int = GRACE_MS,
+    nodes: tuple[NodeId, ...] = (),
+) -> ConnectionId:
     connection = connection or desk.connect()
-    desk.say(connection, StopJob(request_id=RequestId(request), reason="SIGTERM", within_ms=GRACE_MS))
+    asked = StopJob(request_id=RequestId(request), reason="SIGTERM", within_ms=within_ms, nodes=nodes)
+    desk.say(connection, asked)
     return connection
 
 
