@@ -14,15 +14,21 @@ from typing_extensions import override
 
 import recovery.torch as rt
 from recovery.accelerate import joined_world, random_position  # noqa: F401 - joins the world
-from recovery.accelerate.random_position import DrawWatch, Generators, Saved
-from recovery.checkpoint.position import Position
+from recovery.accelerate.loop_progress import LoopProgress
 from recovery.errors import UsageError
-from recovery.torch import devices, module_names, outside_state_dict, own_generators, same_passes
+from recovery.torch import (
+    devices,
+    module_names,
+    outside_state_dict,
+    own_generators,
+    payload,
+    same_passes,
+)
 from recovery.torch.outside_folders import OutsideFolders
-from recovery.torch.random_state import restore_random_state
 from recovery.torch.session_interface import SessionInterface
+from recovery.torch.trainer_options import Override, TrainerOptions
 from recovery.training.current import current_session
-from recovery.training.outlook import check_end, steps_of_epoch
+from recovery.training.outlook import check_end
 from recovery.training.session import Session
 
 _logger = logging.getLogger("recovery.accelerate")
@@ -48,8 +54,13 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # not installe
     `epochs` and `steps` are the two loops; `save_state` makes a checkpoint that all ranks can go back to.
     """
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
+    def __init__(self, *arguments: Any, recovery_override: Override | None = None, **options: Any) -> None:
         """Make Accelerate's, in the world that was joined.
+
+        Args:
+            arguments: as Accelerate's.
+            recovery_override: what a checkpoint does not decide where the script builds it otherwise than before: `{"optimizer": ["lr"]}`.
+            options: as Accelerate's.
 
         Raises:
             UsageError: it was asked for what cannot be gone back to.
@@ -60,8 +71,14 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # not installe
         self._plain_step, self._joins = 0, False
         self._prepared: dict[int, tuple[Any, list[str]]] = {}
         """By the id of a model: it in its wrapper, and what was frozen where that was made."""
+        self._override = recovery_override
         if session is None:
             return
+        session.versions = {
+            **payload.versions(),
+            **payload.script(),
+            "accelerate": str(accelerate.__version__),
+        }
         check_devices(session, self.device)
         session.refuse_drains("a loop of Accelerate saves where its script says, and not out of turn")
         if self.project_configuration.automatic_checkpoint_naming:
@@ -96,6 +113,23 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # not installe
             frozen=[names for _, names in models],
         )
 
+    def _options(self, session: Session) -> TrainerOptions:
+        count = sum(one.numel() for model in self._models for one in model.parameters())
+        return TrainerOptions(
+            {
+                "optimizer": [one.optimizer for one in self._optimizers],
+                "lr_scheduler": [one.scheduler for one in self._schedulers],
+            },
+            self._override,
+            settings={
+                "gradient_accumulation_steps": self.gradient_accumulation_steps,
+                "mixed_precision": str(self.mixed_precision),
+                "parameters": count,
+            },
+            conditions=session.versions,
+            are_replicas=any(module_names.parallel(one) for one in self._models),
+        )
+
     def epochs(self, count: int) -> Iterator[int]:
         """`range(count)`, from the epoch in which training goes on; what was saved is loaded first. Prepare everything before.
 
@@ -115,6 +149,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # not installe
             return
         progress.epochs = count
         progress.outside = self._outside()
+        progress.options = self._options(progress.session)
         folder = progress.session.resume_from
         if folder is not None:
             saved = random_position.read(folder, rank=progress.session.rank)
@@ -122,6 +157,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # not installe
             progress.outside.make_room(outside)
             self.load_state(str(folder))
             progress.outside.put(outside)
+            progress.options.put((saved or {}).get("options", {}))
             progress.stand(saved)
         progress.outside.begin()
         check_end(progress.position, count, field="accelerator.epochs")
@@ -230,125 +266,3 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # not installe
         self.wait_for_everyone()
         rt.adopt_folder(progress.session, output_dir, keep=keep)
         return saved
-
-
-class LoopProgress:
-    """Where the loop of one entry stands: its epoch and step, and the random generators that a resumed epoch begins with.
-
-    Attributes:
-        session: of this entry.
-        epoch: that trains, 0-based.
-        step: applied, over all epochs.
-        epochs: of the whole training.
-    """
-
-    def __init__(self, session: Session) -> None:
-        """Stand before the first step."""
-        self.session, self.epoch, self.epochs = session, 0, 0
-        self._batches, self.step = 0, 0
-        """Of this epoch, of all."""
-        self._generators = Generators(None)
-        self._begun: Saved = {}
-        self._in_steps = self._is_first = self._is_counted = False
-        self._may_begin = False
-        self._resumed: Saved | None = None
-        self._draws = DrawWatch()
-        self.outside = OutsideFolders(dict)
-        """What of the prepared objects no folder has."""
-
-    def stand(self, saved: Saved | None) -> None:
-        """Go on where a folder was saved."""
-        self.step = self.session.step
-        if saved is None:
-            self.epoch, self._batches = max(0, self.session.epoch - 1), self.session.step_in_epoch
-            return
-        self.epoch, self._batches = saved["epoch"], saved["batches"]
-        self._resumed = saved
-        restore_random_state(saved["now"]["process"])
-
-    @property
-    def position(self) -> Position:
-        """The same, before the loop has begun."""
-        return Position(step=self.step, epoch=self.epoch, batch=self._batches)
-
-    def begin_epoch(self, epoch: int) -> None:
-        """The loop over the epochs comes to this one."""
-        if epoch != self.epoch:
-            self.epoch, self._batches = epoch, 0
-        self._may_begin = True
-
-    def begin_steps(self, loader: Any) -> int:
-        """Begin or go on with an epoch's loop; gives how many batches of it are behind training already.
-
-        Raises:
-            UsageError: there is no such loop to begin.
-        """
-        if not self._may_begin:
-            raise UsageError(
-                field="accelerator.steps",
-                reason="is called outside the loop over accelerator.epochs, or a second time in one epoch",
-                next_step="Call it once in each epoch, for the loader that training counts its steps by.",
-            )
-        self._may_begin = False
-        self._tell_end(loader)
-        if self._generators.loader is not loader:
-            self._generators = Generators(loader, field="accelerator.steps")
-        generators = self._generators
-        if self._resumed is not None:
-            generators.keep_workers()
-        if self._resumed is not None and self._batches:
-            generators.restore(self._resumed["begun"])
-        elif self._resumed is not None:
-            generators.restore(self._resumed["now"], with_process=False)
-            self._resumed = None
-        self._begun = generators.state()
-        self._in_steps, self._is_first, self._is_counted = True, True, True
-        return self._batches
-
-    def drawn_again(self, skipped: int) -> Iterator[Any] | None:
-        """What follows so many batches of the loader; None: they can be left out."""
-        return self._generators.drawn_again((self._resumed or {}).get("now", {}), skipped)
-
-    def _tell_end(self, loader: Any) -> None:
-        """With which step training ends, for people, where the epochs that are left are as long as this one."""
-        length = steps_of_epoch(loader)
-        if length:
-            self.session.total_steps = self.step - self._batches + (self.epochs - self.epoch) * length
-
-    def before_fetch(self) -> None:
-        """A batch is about to be fetched."""
-        self._draws.before_fetch(is_first=self._is_first)
-
-    def after_fetch(self) -> None:
-        """It was, or there are no more."""
-        self._draws.after_fetch()
-        if self._resumed is not None:
-            restore_random_state(self._resumed["now"]["process"])
-            self._resumed = None
-        self._is_first, self._is_counted = False, False
-
-    def applied(self) -> None:
-        """The step of the batch that was yielded last is applied. It is counted once."""
-        if self._is_counted:
-            return
-        self._is_counted = True
-        self.step, self._batches = self.step + 1, self._batches + 1
-        self.session.applied(step=self.step, epoch=self.epoch + 1, step_in_epoch=self._batches)
-        self.session.check()
-
-    def end_steps(self) -> None:
-        """The epoch's last batch is used: what is saved from here on is gone on from in the next epoch."""
-        self._in_steps, self._is_counted = False, True
-
-    def write(self, folder: Path) -> None:
-        """Write where this rank stands into a folder that is being saved."""
-        within = self._in_steps
-        random_position.write(
-            folder,
-            rank=self.session.rank,
-            epoch=self.epoch if within else self.epoch + 1,
-            batches=self._batches if within else 0,
-            begun=self._begun,
-            now=self._generators.state(),
-            outside=self.outside.take(),
-        )

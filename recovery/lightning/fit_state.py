@@ -23,6 +23,7 @@ from recovery.torch import gradients, mapped_file, restored
 from recovery.torch import payload as payloads
 from recovery.torch.file_layout import FileLayout
 from recovery.torch.host_copy import HostCopy, copied_to_host
+from recovery.torch.trainer_options import Override, TrainerOptions
 from recovery.training.outlook import check_end, check_steps
 
 _OF_META = (
@@ -31,6 +32,8 @@ _OF_META = (
 )
 _OF_CONNECTOR = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")
 
+_SETTINGS = ("accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm", "precision")
+"""Of the Trainer, which decide the steps and are taken as they are now."""
 _OURS = "recovery"
 """The key in Lightning's checkpoint."""
 
@@ -46,6 +49,8 @@ class FitState:
         self.path: Path | None = None
         """The plan's checkpoint, for Lightning to load; None: training begins."""
         self._optimizer_steps = 0
+        self._options: TrainerOptions | None = None
+        self._saved_options: dict[str, Any] = {}
         self.saved: dict[str, Any] = {}
         """What Lightning does not put back."""
         self.checkpoint_directories: dict[str, str] = {}
@@ -76,6 +81,7 @@ class FitState:
         self.saved = copied_to_host(saved)
         # Earlier releases have saved none.
         self._hooks.saved = self.saved.pop("hooks", None)
+        self._saved_options = self.saved.pop("options", {})
         groups = [state["param_groups"] for state in payload["optimizer_states"]]
         self._hooks.options = copied_to_host([[_without_params(group) for group in of] for of in groups])
         self.checkpoint_directories = {
@@ -103,7 +109,30 @@ class FitState:
 
     def versions(self) -> dict[str, str]:
         """For the manifest."""
-        return {**payloads.versions(), "lightning": str(lightning.__version__)}
+        return {**payloads.versions(), **payloads.script(), "lightning": str(lightning.__version__)}
+
+    def note_options(self, override: Override | None) -> None:
+        """Lightning has made optimizers and schedules, and loads their states next.
+
+        Raises:
+            UsageError: the override names what there is not, or an option differs between the ranks.
+        """
+        trainer = self._trainer
+        count = sum(one.numel() for one in trainer.lightning_module.parameters())
+        self._options = TrainerOptions(
+            {
+                "optimizer": trainer.optimizers,
+                "lr_scheduler": [config.scheduler for config in trainer.lr_scheduler_configs],
+            },
+            override,
+            settings={name: getattr(trainer, name) for name in _SETTINGS} | {"parameters": count},
+            conditions=self.versions(),
+        )
+
+    def put_options(self) -> None:
+        """Training goes on, and all that Lightning and hooks have of options is put back: say what the script has changed, and carry out the override."""
+        assert self._options is not None, "optimizers were made"
+        self._options.put(self._saved_options)
 
     def write(self, stream: BinaryIO) -> None:
         """Write all of it with torch.save."""
@@ -141,6 +170,7 @@ class FitState:
             "gradients": gradients.take({"module": [trainer.lightning_module]}) if adds_gradients else {},
             "logged": _take_logged(trainer),
             "hooks": self._hooks.take(),
+            "options": {} if self._options is None else self._options.take(),
             "loggers": logger_files.take(trainer.loggers, self._owner),
             "should_stop": trainer.should_stop,
             "last_saved_steps": {

@@ -12,7 +12,6 @@ import torch
 from lightning.pytorch import Callback
 from lightning.pytorch import Trainer as PlainTrainer
 from lightning.pytorch.loops.fetchers import _DataLoaderIterDataFetcher
-from lightning.pytorch.plugins.environments import ClusterEnvironment
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import distributed
 from typing_extensions import override
@@ -21,8 +20,10 @@ from recovery.errors import UsageError
 from recovery.lightning import logger_files, written_files
 from recovery.lightning.fit_state import FitState
 from recovery.lightning.hook_state import HookState, epochs_of_averaging
+from recovery.lightning.session_environment import SessionEnvironment
 from recovery.lightning.watched_loader import WatchedLoader
 from recovery.torch import devices, init_process_group, own_generators, same_passes
+from recovery.torch.trainer_options import Override
 from recovery.training.callbacks import ModelCheckpoint
 from recovery.training.checkpoint_config import CheckpointConfig
 from recovery.training.current import current_session
@@ -40,7 +41,11 @@ class Trainer(PlainTrainer):  # type: ignore[misc]  # Lightning is not there whe
     """
 
     def __init__(
-        self, *, recovery_checkpoint: ModelCheckpoint | CheckpointConfig | None = None, **arguments: Any
+        self,
+        *,
+        recovery_checkpoint: ModelCheckpoint | CheckpointConfig | None = None,
+        recovery_override: Override | None = None,
+        **arguments: Any,
     ) -> None:
         """As Lightning's.
 
@@ -48,6 +53,7 @@ class Trainer(PlainTrainer):  # type: ignore[misc]  # Lightning is not there whe
             recovery_checkpoint: how often the state is saved that a rollback goes back to, in training batches, and how many stay, in
                 `recovery_checkpoints/rank_N` under `default_root_dir`; or where else. None: every 100 batches, three stay. Lightning's own
                 ModelCheckpoint is another thing.
+            recovery_override: what a checkpoint does not decide where the script builds it otherwise than before: `{"optimizer": ["lr"]}`.
             **arguments: of Lightning's Trainer.
 
         Raises:
@@ -62,6 +68,7 @@ class Trainer(PlainTrainer):  # type: ignore[misc]  # Lightning is not there whe
         self._state: FitState | None = None
         self._hooks: HookState | None = None
         self._sigterm: Any = None
+        self._override = recovery_override
         self._goes_on = False
         """Within an epoch that was loaded, whose hooks are still to be made up for."""
         self._watched: list[WatchedLoader] = []
@@ -193,6 +200,7 @@ class Trainer(PlainTrainer):  # type: ignore[misc]  # Lightning is not there whe
             saved = self._checkpoint_connector._loaded_checkpoint  # noqa: SLF001 - nothing public tells
             self.strategy.load_model_state_dict(saved, strict=self.lightning_module.strict_loading)
         self._hooks.prepared()
+        self._state.note_options(self._override)
 
     def loaded(self) -> None:
         """Lightning has loaded its part, and stands before the first batch."""
@@ -225,6 +233,8 @@ class Trainer(PlainTrainer):  # type: ignore[misc]  # Lightning is not there whe
             if not self._goes_on:
                 return
             self._goes_on = False
+            assert self._state is not None, "fit has made it"
+            self._state.put_options()
             # Else it would not tell the schedules that wait for a metric of this epoch's end: its own checkpoints hold no metrics.
             loop._restarting = False  # noqa: SLF001 - nothing public tells
             # The condition on which Lightning will count the batch, by the accumulation that is in force again.
@@ -276,67 +286,6 @@ def _list(given: Any) -> list[Any]:
     if given is None:
         return []
     return list(given) if isinstance(given, (list, tuple)) else [given]
-
-
-class SessionEnvironment(ClusterEnvironment):  # type: ignore[misc]  # Lightning is not there where types are checked
-    """Rank and size of the session; every rank is a node of one device. The world is formed by `recovery.torch`, so that Lightning finds one and makes none.
-
-    Hosts may have different numbers of ranks, and a lost host's ranks may be started beside those of another, which Lightning's
-    devices times nodes cannot express.
-    """
-
-    def __init__(self, session: Session) -> None:
-        """Of this entry."""
-        super().__init__()
-        self._session = session
-
-    @property
-    @override
-    def creates_processes_externally(self) -> bool:
-        """The launcher has."""
-        return True
-
-    @property
-    @override
-    def main_address(self) -> str:
-        """Nobody dials it."""
-        return str(self._session.host)
-
-    @property
-    @override
-    def main_port(self) -> int:
-        """Nobody dials it."""
-        return 0
-
-    @staticmethod
-    @override
-    def detect() -> bool:
-        """It is given, never found."""
-        return False
-
-    @override
-    def world_size(self) -> int:
-        return self._session.world_size
-
-    @override
-    def set_world_size(self, size: int) -> None:
-        """The session says it."""
-
-    @override
-    def global_rank(self) -> int:
-        return self._session.rank
-
-    @override
-    def set_global_rank(self, rank: int) -> None:
-        """The session says it."""
-
-    @override
-    def local_rank(self) -> int:
-        return 0
-
-    @override
-    def node_rank(self) -> int:
-        return self._session.rank
 
 
 class Steps(Callback):  # type: ignore[misc]  # Lightning is not there where types are checked

@@ -34,6 +34,16 @@ def inside(item: Any) -> Any:
     return item._orig_mod if is_compiled(item) else item  # noqa: SLF001 - torch has no public name for it
 
 
+def parallel(item: Any) -> DistributedDataParallel | None:
+    """The DistributedDataParallel among its wrappers."""
+    while not isinstance(item, DistributedDataParallel):
+        inner = inside(item)
+        if inner is item:
+            return None
+        item = inner
+    return item
+
+
 def plain(name: str) -> str:
     """`body._orig_mod.weight` as `body.weight`."""
     return ".".join(part for part in name.split(".") if part != _WRAPPED) if _WRAPPED in name else name

@@ -114,7 +114,7 @@ class OutsideFolders:
         models = self._parts().get("model", ())
         taken: list[dict[str, Any]] = []
         for item, known, versions in zip(models, self._own, self._versions, strict=False):
-            bare, parallel = module_names.bare(item), _parallel(item)
+            bare, parallel = module_names.bare(item), module_names.parallel(item)
             here = _tensors(bare)
             if parallel is not None:
                 if not known and any(
@@ -145,15 +145,6 @@ def _sends_buffers(parallel: DistributedDataParallel) -> bool:
     """In each forward pass, from rank 0 to all? The argument has another name in torch 2.13, and this one warns there."""
     found = vars(parallel)
     return bool(found.get("forward_sync_buffers", found.get("broadcast_buffers", True)))
-
-
-def _parallel(item: Any) -> DistributedDataParallel | None:
-    while not isinstance(item, DistributedDataParallel):
-        inner = module_names.inside(item)
-        if inner is item:
-            return None
-        item = inner
-    return item
 
 
 def _tensors(item: Any) -> dict[str, torch.Tensor]:

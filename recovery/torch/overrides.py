@@ -82,13 +82,13 @@ def changes(saved: Built, now: Built) -> Iterator[Change]:
     for part, of_part in now.items():
         for number, (of_item, before) in enumerate(zip(of_part, saved.get(part, ()), strict=False)):
             for group, (values, others) in enumerate(zip(of_item, before, strict=False)):
-                here, there = _with_base(values), _with_base(others)
+                here, there = with_base(values), with_base(others)
                 for key in sorted(here.keys() & there.keys()):
                     if repr(there[key]) != repr(here[key]):
                         yield Change(part, number, group, key, there[key], here[key])
 
 
-def _with_base(values: Mapping[str, Any]) -> dict[str, Any]:
+def with_base(values: Mapping[str, Any]) -> dict[str, Any]:
     """The rate that a schedule goes out from: where it has begun follows from that."""
     found = {key: value for key, value in values.items() if key not in ("base_lrs", "initial_lr")}
     return {**found, "lr": values["initial_lr"]} if "initial_lr" in values else found
@@ -178,7 +178,8 @@ def _schedules_of(optimizer: torch.optim.Optimizer, parts: Parts) -> Iterator[LR
         item = left.pop()
         if isinstance(item, LRScheduler):
             left += getattr(item, "_schedulers", ())
-            if item.optimizer is optimizer:
+            # Accelerate gives schedules the optimizer in a wrapper of its own.
+            if getattr(item.optimizer, "optimizer", item.optimizer) is optimizer:
                 yield item
 
 

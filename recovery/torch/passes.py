@@ -30,6 +30,11 @@ class Passes(ABC):
         self._open: Any = None
         self._inner_state: Any = None
 
+    @property
+    def batch_size(self) -> int:
+        """Samples of a batch; 0: nobody knows."""
+        return self._batch_size
+
     def __iter__(self) -> Iterator[Any]:
         """Give the rest of the current epoch; after a loop that has stopped at its length, the next epoch."""
         if self._is_iterated and self._is_used_up():

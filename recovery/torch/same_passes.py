@@ -62,19 +62,40 @@ def length_of(loader: Any) -> int | None:
 
 def _first_to_say(epoch: int, rank: int, length: int) -> tuple[int, int]:
     """Which rank was the first to begin this pass in this world, and with how many batches."""
-    store = distributed.distributed_c10d._get_default_store()  # noqa: SLF001 - torch has no public name for it
     own = f"{rank} {length}"
     try:
-        said = store.compare_set(f"recovery/pass/{epoch}", "", own).decode()
-    except (RuntimeError, NotImplementedError) as error:
-        # Where rank 0 has left, the generation is over, and nothing depends on the answer; else the script's own store cannot do this.
-        is_over = is_collective_error(error)
-        _not_compared(
-            logging.DEBUG if is_over else logging.WARNING, epoch, f"{type(error).__name__}: {error}"
-        )
+        said = first_said(f"recovery/pass/{epoch}", own)
+    except NotSaidError as error:
+        _not_compared(error.level, epoch, str(error))
         said = own
     first, of_first = said.split()
     return int(first), int(of_first)
+
+
+class NotSaidError(Exception):
+    """The world's store cannot tell. `level` is of a line about it: where rank 0 has left the generation is over, and nothing depends on the answer."""
+
+    level = logging.DEBUG
+
+
+def first_said(place: str, own: str, *, counter: str = "") -> str:
+    """What was the first to be written at a place of the world's store: `own`, where nobody has.
+
+    `counter` is of the places of this rank that have one name, in the order in which each rank comes to them; empty: there is one.
+
+    Raises:
+        NotSaidError: the store cannot tell.
+    """
+    store = distributed.distributed_c10d._get_default_store()  # noqa: SLF001 - torch has no public name for it
+    try:
+        here = f"{place}/{store.add(counter, 1)}" if counter else place
+        return bytes(store.compare_set(here, "", own)).decode()
+    except (RuntimeError, NotImplementedError) as error:
+        not_said = NotSaidError(f"{type(error).__name__}: {error}")
+        if not is_collective_error(error):
+            # The script's own store cannot do this.
+            not_said.level = logging.WARNING
+        raise not_said from error
 
 
 def _not_compared(level: int, epoch: int, reason: str) -> None:

@@ -22,6 +22,7 @@ from recovery.torch import (
     own_generators,
     parts_of_state,
     restored,
+    same_options,
     same_passes,
     schedules,
     spread,
@@ -355,6 +356,10 @@ class TrainState:
         overrides.check(self._override, self._parts, self._built.options)
         outside_state_dict.report_unsaved(self._parts)
         own_generators.note_program(self._parts)
+        are_replicas = any(module_names.parallel(item) for item in self._parts["model"])
+        size = self._loader.batch_size if self._loader is not None else 0
+        conditions = {**self.versions(), **({"batch_size": size} if size else {})}
+        same_options.check(self._built.options, conditions, are_replicas=are_replicas)
         return self._built
 
     def _check_parts(self, parts: Mapping[str, Any]) -> None:

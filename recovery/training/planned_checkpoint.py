@@ -37,8 +37,8 @@ class PlannedCheckpoint:
         self._position: Position | None = None
         """Of the folder that was offered."""
 
-    def folder(self) -> Path:
-        """Verify the folder, once, and offer it.
+    def folder(self, versions: Mapping[str, str]) -> Path:
+        """Verify the folder, once, and offer it. What of these `versions` differs from those it was saved with is named.
 
         Raises:
             GenerationInterrupted: it is not what it was saved as; another plan follows.
@@ -56,6 +56,7 @@ class PlannedCheckpoint:
                 folder_load.check_others(self._path, manifest)
             except CheckpointError as error:
                 self._reject(str(error))
+            self._name_differences(manifest.versions, versions)
             self._is_offered, self._position = True, manifest.position
             self._restored()
         return self._path

@@ -279,7 +279,7 @@ class Session(KnownCommits):
             GenerationInterrupted: it is not what it was saved as; another plan follows.
             CheckpointStateError: the plan goes back to a file that ModelCheckpoint saved, which `steps` loads by itself.
         """
-        return self._planned.folder() if self._plan.step else None
+        return self._planned.folder(self.versions) if self._plan.step else None
 
     def applied(self, *, step: int, epoch: int, step_in_epoch: int) -> None:
         """A step is applied. `steps` counts by itself; a loop that is not ours calls this after each of its own.

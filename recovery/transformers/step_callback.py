@@ -17,7 +17,9 @@ from recovery.accelerate.random_position import DrawWatch, Generators, Saved
 from recovery.errors import UsageError
 from recovery.torch import outside_state_dict, own_generators, same_passes
 from recovery.torch.outside_folders import OutsideFolders
+from recovery.torch.trainer_options import TrainerOptions
 from recovery.training.session import Session
+from recovery.transformers import training_arguments
 from recovery.transformers.own_attributes import OwnAttributes
 
 
@@ -44,6 +46,8 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # not installed where types
         """What no folder has of what was prepared."""
         self.own = OwnAttributes(trainer)
         """What no folder has of what callbacks and the Trainer itself count."""
+        self.options: TrainerOptions | None = None
+        """Noted where the schedule was made."""
         self._resumed: Saved | None = None
         self._generators = Generators(None)
         self._begun: Saved = {}
@@ -77,13 +81,27 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # not installed where types
         self._goes_on, self._stops = True, stops
         self.own.prepare()
 
+    @property
+    def optimizer(self) -> Any:
+        """The script's or the Trainer's, out of Accelerate's hands."""
+        return getattr(self._trainer.optimizer, "optimizer", self._trainer.optimizer)
+
+    def put_options(self, resumed: Saved) -> None:
+        """The Trainer has loaded: say what has changed since the save.
+
+        Raises:
+            CheckpointStateError: the place in the epoch is counted by it.
+        """
+        is_within = resumed["batches"] and not resumed.get("is_closing")
+        assert self.options is not None, "schedules were made"
+        self.options.put(resumed.get("options", {}), fixed=training_arguments.DIVISION if is_within else ())
+
     def note_prepared(self) -> None:
         """Model and optimizer are as training will have them."""
         trainer = self._trainer
 
         def parts() -> dict[str, list[Any]]:
-            optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
-            return {"model": [trainer.model_wrapped], "optimizer": [optimizer]}
+            return {"model": [trainer.model_wrapped], "optimizer": [self.optimizer]}
 
         self.outside = OutsideFolders(parts, frozen=[outside_state_dict.frozen(trainer.model)])
 
@@ -95,6 +113,9 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # not installed where types
         # Earlier releases have saved none.
         self.own.begin(None if self._resumed is None else self._resumed.get("own"))
         if self._resumed is not None:
+            if self._epoch + 1 >= self.num_epochs:
+                # No epoch begins any more.
+                self.outside.put(self._resumed.get("outside", {}))
             trainer = self._trainer
             trainer._tr_loss = self._resumed["loss"].to(args.device)  # noqa: SLF001 - its folders do not hold them
             trainer._globalstep_last_logged = self._resumed["logged"]  # noqa: SLF001 - as above
@@ -180,6 +201,7 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # not installed where types
             is_closing=self._steps_are_over,
             outside=self.outside.take(),
             own=self.own.take(),
+            options=self.options.take() if self.options is not None else {},
             # At its last step every training stops; more may be asked for at the next start.
             is_over=bool(control.should_training_stop and state.global_step < state.max_steps),
             loss=trainer._tr_loss.detach().cpu(),  # noqa: SLF001 - as above

@@ -24,6 +24,7 @@ from transformers.integrations import TensorBoardCallback
 from recovery.accelerate import joined_world, random_position  # noqa: F401 - joins the world
 from recovery.accelerate.random_position import Saved
 from recovery.checkpoint import catalogue
+from recovery.torch.trainer_options import Override, TrainerOptions
 from recovery.training import earlier_jobs
 from recovery.training.current import current_session
 from recovery.training.outlook import check_steps
@@ -44,8 +45,13 @@ class Recovered:
     state: Any
     callback_handler: Any
 
-    def __init__(self, *options: Any, **named: Any) -> None:
+    def __init__(self, *options: Any, recovery_override: Override | None = None, **named: Any) -> None:
         """As the Trainer that it stands before.
+
+        Args:
+            options: its arguments.
+            recovery_override: what a checkpoint does not decide where the script builds it otherwise than before: `{"optimizer": ["lr"]}`.
+            named: its arguments.
 
         Raises:
             UsageError: its arguments ask for what cannot be gone back to.
@@ -60,6 +66,8 @@ class Recovered:
             return
         training_arguments.check(self.args)
         session.refuse_drains("the Trainer saves at the steps that its arguments name, and not out of turn")
+        self._override = recovery_override
+        session.versions = training_arguments.versions()
         steps = Steps(self, session, keep=training_arguments.take_limit(self.args))
         self._recovery = session, steps
         self.callback_handler.add_callback(steps)
@@ -130,9 +138,18 @@ class Recovered:
     def create_scheduler(self, *options: Any, **named: Any) -> Any:
         """Note what was prepared: the Trainer makes schedules behind it, and loads next."""
         parent: Any = super()
-        if self._recovery is not None:
-            self._recovery[1].note_prepared()
-        return parent.create_scheduler(*options, **named)
+        if self._recovery is None:
+            return parent.create_scheduler(*options, **named)
+        session, steps = self._recovery
+        steps.note_prepared()
+        schedule = parent.create_scheduler(*options, **named)
+        steps.options = TrainerOptions(
+            {"optimizer": [steps.optimizer], "lr_scheduler": [schedule]},
+            self._override,
+            settings=training_arguments.settings(self),
+            conditions=session.versions,
+        )
+        return schedule
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Add the groups of parameters that training had added before."""
@@ -140,6 +157,8 @@ class Recovered:
         if self._recovery is not None and self._resumed:
             self._recovery[1].outside.make_room(self._resumed.get("outside", {}))
         parent._load_optimizer_and_scheduler(checkpoint)  # noqa: SLF001 - its own
+        if self._recovery is not None and self._resumed:
+            self._recovery[1].put_options(self._resumed)
 
     def get_batch_samples(self, epoch_iterator: Any, *options: Any, **named: Any) -> Any:
         """Fetch a step's batches, and look whether that draws."""

@@ -6,9 +6,12 @@ import logging
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import transformers
 from transformers.trainer_utils import get_last_checkpoint
 
 from recovery.errors import UsageError
+from recovery.torch import payload
+from recovery.torch.same_passes import length_of
 
 _logger = logging.getLogger("recovery.transformers")
 _KEPT_LEAST = 2
@@ -40,6 +43,28 @@ _REFUSED = (
     ),
 )
 """True is wrong."""
+
+_SETTINGS = (
+    *("gradient_accumulation_steps", "max_grad_norm", "seed", "data_seed", "label_smoothing_factor"),
+    *("lr_scheduler_type", "warmup_steps", "bf16", "fp16", "dataloader_drop_last"),
+)
+"""Decide the steps, and are taken as they are now."""
+DIVISION = ("per_device_train_batch_size", "samples of the training set")
+"""The place in an epoch is counted by them."""
+
+
+def settings(trainer: Any) -> dict[str, Any]:
+    """What decides the steps of a training beside its optimizer and schedule, numbers and text."""
+    values = {name: getattr(trainer.args, name, None) for name in _SETTINGS}
+    found = {name: getattr(value, "value", value) for name, value in values.items()}
+    size, count = trainer.args.train_batch_size, sum(one.numel() for one in trainer.model.parameters())
+    samples = None if trainer.train_dataset is None else length_of(trainer.train_dataset)
+    return {**found, **dict(zip(DIVISION, (size, samples), strict=True)), "parameters of the model": count}
+
+
+def versions() -> dict[str, str]:
+    """For a manifest."""
+    return {**payload.versions(), **payload.script(), "transformers": str(transformers.__version__)}
 
 
 def check(arguments: Any) -> None:

@@ -319,6 +319,7 @@ def test_batch_statistics_of_a_checkpoint_are_given_by_rank_0_alone(
     monkeypatch.setattr(distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(distributed, "get_world_size", lambda: 2)
     monkeypatch.setattr(distributed, "get_rank", lambda: rank)
+    monkeypatch.setattr(distributed.distributed_c10d, "_get_default_store", HashStore)
     monkeypatch.setattr(LiveParts, "takes_buffers_of_rank_0", lambda parts: True)
     parts = loaded.state.live_parts()
     parts.buffers = [dataclasses.replace(one, alike=True) for one in parts.buffers]

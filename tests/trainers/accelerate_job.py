@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import torch
-from accelerate.utils import DistributedDataParallelKwargs
+from accelerate.utils import DataLoaderConfiguration, DistributedDataParallelKwargs
 from torch.utils.data import DataLoader
 
 import recovery
@@ -29,6 +29,10 @@ SAVE_STEPS = int(os.environ.get("JOB_SAVE_STEPS", "5"))
 """0: at each epoch's end, behind its evaluation."""
 ACCUMULATION = int(os.environ.get("JOB_ACCUMULATION", "1"))
 STREAM = int(os.environ.get("JOB_STREAM", "0"))
+DISPATCH = os.environ.get("JOB_DISPATCH") == "1"
+"""Rank 0 reads for all."""
+SKIPS = int(os.environ.get("JOB_SKIPS", "0"))
+"""Batches that the script leaves out of its second epoch."""
 NUM_WORKERS = int(os.environ.get("JOB_NUM_WORKERS", "0"))
 
 
@@ -37,7 +41,12 @@ def main() -> None:
     session = current_session()
     enter(session)
     parallel = DistributedDataParallelKwargs(find_unused_parameters=UNFREEZES)
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=ACCUMULATION, kwargs_handlers=[parallel])
+    accelerator = Accelerator(
+        cpu=True,
+        gradient_accumulation_steps=ACCUMULATION,
+        kwargs_handlers=[parallel],
+        dataloader_config=DataLoaderConfiguration(dispatch_batches=DISPATCH or None),
+    )
     torch.manual_seed(7)
     net = Net()
     train = (
@@ -60,9 +69,13 @@ def main() -> None:
             net.add_to(optimizer)
         elif epoch == 1:
             net.layers[0].requires_grad_(True)
-        for step, batch in accelerator.steps(train):
+        skips = SKIPS if epoch == 1 else 0
+        used = accelerator.skip_first_batches(train, skips) if skips else train
+        for step, batch in accelerator.steps(used):
             total = 0 if STREAM else EPOCHS * len(train)
-            assert session is None or session.total_steps == total, "the launcher's line tells when it ends"
+            assert session is None or SKIPS or session.total_steps == total, (
+                "the launcher's line tells when it ends"
+            )
             hold(session, "step", step)
             with accelerator.accumulate(model):
                 loss = model(**batch)["loss"]

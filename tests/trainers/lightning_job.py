@@ -23,6 +23,7 @@ from lightning.pytorch.callbacks import (
     StochasticWeightAveraging,
 )
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.utilities import CombinedLoader
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from torchmetrics import MeanMetric
@@ -42,10 +43,14 @@ KILLS = os.environ.get("JOB_KILLS", "").split()
 PATIENCE = int(os.environ.get("JOB_PATIENCE", "9"))
 PRECISION: Any = os.environ.get("JOB_PRECISION", "32-true")
 LOADERS = os.environ.get("JOB_LOADERS", "")
-"""two: of them one is shorter and has a generator of its own, and both are made again in each epoch. stream: of a data set without a length."""
+"""two, least, cycled: of them one is shorter and has a generator of its own, and both are made again in each epoch. stream: of a data set without a length."""
 BOARDS = os.environ.get("JOB_BOARDS") == "1"
 """Log to TensorBoard too, which not every machine has."""
 MAX_STEPS = int(os.environ.get("JOB_MAX_STEPS", "-1"))
+VAL_BATCHES = int(os.environ.get("JOB_VAL_BATCHES", "0"))
+"""Validation behind so many batches, counted over all epochs."""
+MANUAL = os.environ.get("JOB_MANUAL") == "1"
+"""Two optimizers, which the module steps by itself."""
 VAL_EVERY: Any = float(os.environ.get("JOB_VAL_EVERY", "1.0"))
 
 
@@ -99,21 +104,36 @@ class Net(LightningModule):  # type: ignore[misc]  # Lightning is not there wher
         self.backbone = nn.Sequential(nn.Linear(8, 24), nn.BatchNorm1d(24), nn.Dropout(0.2))
         self.head = nn.Linear(24, 1)
         self.seen = MeanMetric()
+        self.automatic_optimization = not MANUAL
 
     @override
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor = self.head(self.backbone(rows))
         return found
 
+    def steps_by_itself(self, loss: torch.Tensor, batch_idx: int) -> None:
+        first, second = self.optimizers()
+        self.manual_backward(loss)
+        second.step()
+        second.zero_grad()
+        if batch_idx % 3 == 2:
+            first.step()
+            first.zero_grad()
+            self.lr_schedulers().step(loss.detach())
+
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         rows, ids = (
-            batch if LOADERS != "two" else (torch.cat(parts) for parts in zip(*batch.values(), strict=True))
+            batch
+            if LOADERS in ("", "stream")
+            else (torch.cat(parts) for parts in zip(*batch.values(), strict=True))
         )
         _note(self, ids.tolist())
         loss: torch.Tensor = self(rows).abs().mean()
         self.seen(loss.detach())
         self.log("train_loss", loss, on_step=True, on_epoch=True)
         self.log("seen", self.seen, on_epoch=True)
+        if MANUAL:
+            self.steps_by_itself(loss, batch_idx)
         return loss
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
@@ -124,6 +144,11 @@ class Net(LightningModule):  # type: ignore[misc]  # Lightning is not there wher
     def configure_optimizers(self) -> Any:
         trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
         optimizer = torch.optim.AdamW(trained, lr=0.02)
+        if MANUAL:
+            optimizer = torch.optim.AdamW(self.backbone.parameters(), lr=0.02)
+            other = torch.optim.SGD(self.head.parameters(), lr=0.01, momentum=0.9)
+            schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+            return [optimizer, other], [schedule]
         schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "monitor": "val_loss"}}
 
@@ -194,7 +219,8 @@ def main() -> None:
         max_epochs=EPOCHS,
         accumulate_grad_batches=ACCUMULATE,
         precision=PRECISION,
-        val_check_interval=VAL_EVERY,
+        val_check_interval=VAL_BATCHES or VAL_EVERY,
+        check_val_every_n_epoch=None if VAL_BATCHES else 1,
         callbacks=[kept, every_7, stopping, *(CALLBACKS[name]() for name in MORE), Pace()],
         max_steps=MAX_STEPS,
         reload_dataloaders_every_n_epochs=1 if LOADERS == "two" else 0,
@@ -207,7 +233,14 @@ def main() -> None:
     )
     model = Net()
     stream = DataLoader(Stream(rows, ids), batch_size=8)
-    loaders: Any = {"two": {"whole": data, "short": short}, "stream": stream, "": data}[LOADERS]
+    two = {"whole": data, "short": short}
+    loaders: Any = {
+        "two": two,
+        "least": CombinedLoader(two, "min_size"),
+        "cycled": CombinedLoader(two, "max_size_cycle"),
+        "stream": stream,
+        "": data,
+    }[LOADERS]
     trainer.fit(model, loaders, checking)
     session = recovery.current_session()
     has_end = LOADERS != "stream" or MAX_STEPS > 0

@@ -54,6 +54,14 @@ CASES: dict[str, tuple[str, dict[str, str], int]] = {
     ),
     "where the epoch before has added a group": ("step@44", {"JOB_ADDS": "1", "JOB_EPOCHS": "3"}, 40),
     "where this epoch has added a group": ("step@28", {"JOB_ADDS": "1"}, 25),
+    "where rank 0 reads for all": ("step@28", {"JOB_DISPATCH": "1"}, 25),
+    "where rank 0 reads a stream for all": ("step@20", {"JOB_DISPATCH": "1", "JOB_STREAM": "90"}, 15),
+    "where the script leaves out the first batches of an epoch": ("step@28", {"JOB_SKIPS": "3"}, 25),
+    "with accumulated gradients, in the evaluation": (
+        "evaluation@38",
+        {"JOB_ACCUMULATION": "3", "JOB_SAVE_STEPS": "6"},
+        36,
+    ),
     "with loader workers": ("step@28", {"JOB_NUM_WORKERS": "1"}, 25),
 }
 
@@ -81,7 +89,7 @@ class Unmeasured:
 
 
 def test_a_loader_that_cannot_say_its_length_trains_all_the_same() -> None:
-    from recovery.accelerate.accelerator import LoopProgress
+    from recovery.accelerate.loop_progress import LoopProgress
 
     data = TensorDataset(torch.arange(4.0))
     session: Any = SimpleNamespace(total_steps=0)

@@ -104,6 +104,15 @@ SETTINGS = {
     "worker processes and mixed precision": {"JOB_LOADER_WORKERS": "2", "JOB_PRECISION": "bf16-mixed"},
     "two loaders of different lengths": {"JOB_LOADERS": "two"},
     "hooks that set what the steps depend on": {"JOB_CALLBACKS": "hooks"},
+    "two loaders, to the end of the shorter one": {"JOB_LOADERS": "least"},
+    "two loaders, the shorter one again and again": {"JOB_LOADERS": "cycled"},
+    "two optimizers that the module steps by itself": {"JOB_MANUAL": "1"},
+    "validation behind batches of all epochs": {"JOB_VAL_BATCHES": "9"},
+    "another accumulation in each epoch": {"JOB_CALLBACKS": "accumulation", "JOB_EPOCHS": "4"},
+    "a backbone that thaws, and averaged weights": {
+        "JOB_CALLBACKS": "backbone averaging",
+        "JOB_EPOCHS": "4",
+    },
     "a data set without a length": {"JOB_LOADERS": "stream"},
     "checkpoints in memory": {"MS_MEMORY_CHECKPOINT_STEPS": "1"},
     "a number of steps in the middle of an epoch": {"JOB_MAX_STEPS": "31"},
@@ -115,9 +124,9 @@ SETTINGS = {
 @pytest.mark.parametrize("name", SETTINGS)
 def test_whatever_the_trainer_is_asked_for(tmp_path: Path, undisturbed: Undisturbed, name: str) -> None:
     environment = SETTINGS[name]
-    kills = {"JOB_KILLS": "0:step:8 1:step:17"}
+    kills = {"JOB_KILLS": "0:step:8 1:step:17 1:validation:2"}
     with LightningCluster(tmp_path, workers=2, environment={**environment, **kills}) as cluster:
-        assert cluster.run_with_deaths() == 2
+        assert cluster.run_with_deaths() == 3
         _check(cluster, undisturbed, **environment)
 
 

@@ -36,6 +36,7 @@ BEST = {
     "metric_for_best_model": "loss",
     "load_best_model_at_end": True,
 }
+ACCUMULATED = {**BEST, "eval_steps": 5, "learning_rate": 0.01, "gradient_accumulation_steps": 2}
 CASES = {
     "in the evaluation": ("evaluation@10", arguments(**EVALUATED), 5),
     "in a save": ("save@10", {}, 5),
@@ -100,6 +101,23 @@ CASES = {
         "step@24",
         {**arguments(**BEST, learning_rate=0.01), "JOB_COUNTS": "1"},
         19,
+    ),
+    "in batches of like lengths": (
+        "step@28",
+        {**arguments(train_sampling_strategy="group_by_length"), "JOB_LENGTHS": "1"},
+        25,
+    ),
+    "with two loader workers that stay": (
+        "step@28",
+        arguments(dataloader_num_workers=2, dataloader_persistent_workers=True),
+        25,
+    ),
+    "with accumulated gradients, of which the best are saved": ("step@13", arguments(**ACCUMULATED), 10),
+    "between an evaluation and its save of the best": ("save@15", arguments(**ACCUMULATED), 10),
+    "between an evaluation and its save, with a limit": (
+        "save@15",
+        arguments(**EVALUATED, save_total_limit=2),
+        10,
     ),
     "with loader workers": ("step@13", arguments(dataloader_num_workers=1), 10),
 }

@@ -219,7 +219,14 @@ def main() -> None:
         # Ranks whose gradients differ have other lines, and the Trainer's folders have those of rank 0.
         if not ADDS or trainer.is_world_process_zero()
     ]
-    finish(session, net, trainer.state.global_step, trainer.state.best_global_step, history)
+    finish(
+        session,
+        net,
+        trainer.state.global_step,
+        trainer.state.best_global_step,
+        history,
+        net.get_buffer("steps").item(),
+    )
 
 
 if __name__ == "__main__":

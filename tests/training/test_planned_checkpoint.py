@@ -41,4 +41,4 @@ def test_a_folder_that_nobody_took_is_not_passed_over() -> None:
 
 def test_a_file_of_ours_is_no_folder_to_resume_from() -> None:
     with pytest.raises(CheckpointStateError, match="ModelCheckpoint"):
-        planned("/ckpt/train-1_10.ckpt").folder()
+        planned("/ckpt/train-1_10.ckpt").folder({})
