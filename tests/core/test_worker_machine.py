@@ -63,6 +63,18 @@ def test_waits_say_what_they_wait_for_after_5_s_and_then_every_30() -> None:
     assert DrivenWorker().training().fire(WorkerTimer.WAIT_NOTE, 9_000) == []
 
 
+def test_a_wait_for_a_scheduler_that_cannot_be_dialled_says_why_and_where_to_look() -> None:
+    driven = DrivenWorker()
+    driven.handle(s.Started(RequestId("r"), None))
+    driven.handle(s.ConnectFailed("cannot connect to first:8118: refused", 0.5), 4_000)
+    driven.fire(WorkerTimer.WAIT_NOTE, 5_000)
+    [said] = driven.effects_of(e.Log)
+    assert "5 s so far: cannot connect to first:8118: refused. Does the command run that starts" in said.text
+    driven.handle(s.ConnectFailed("another token", 0.5, not_let_in=True), 5_000)
+    driven.fire(WorkerTimer.WAIT_NOTE, 35_000)
+    assert driven.effects_of(e.Log)[-1].text.endswith("35 s so far: another token")
+
+
 # --- the connection underneath training ------------------------------------------------------------------------------------
 
 
