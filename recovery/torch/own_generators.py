@@ -93,7 +93,7 @@ def note_program(parts: Mapping[str, Sequence[Any]]) -> None:
         for number, item in enumerate(map(bare, of_part)):
             if isinstance(item, torch.nn.Module):
                 _say(logging.WARNING, f"{part}[{number}]", _held_by_modules(item, but=kept))
-    for frame in _frames_of_program():
+    for frame in frames_of_program():
         _say(logging.INFO, f"{frame.f_code.co_name}()", _held_by_frame(frame, but=kept))
 
 
@@ -126,14 +126,19 @@ def _held_by_modules(item: torch.nn.Module, *, but: Iterable[Any]) -> Iterator[t
 
 def _held_by_frame(frame: types.FrameType, *, but: Iterable[Any]) -> Iterator[tuple[str, str]]:
     """By its variables, and those of its module that its code names. Not inside of objects, which a function may hold for anything."""
-    named = {name: frame.f_globals[name] for name in frame.f_code.co_names if name in frame.f_globals}
-    variables = {**named, **_locals_of(frame)}
+    variables = variables_of(frame)
     known = {id(one) for one in (*but, *_shared_objects(), *_of_loaders(variables.values()))}
     for name, value in variables.items():
         for one in _several_in(value):
             if issubclass(type(one), kinds()) and id(one) not in known:
                 known.add(id(one))
                 yield name, f"{type(one).__module__}.{type(one).__qualname__}"
+
+
+def variables_of(frame: types.FrameType) -> dict[str, Any]:
+    """Its own, and those of its module that its code names."""
+    named = {name: frame.f_globals[name] for name in frame.f_code.co_names if name in frame.f_globals}
+    return {**named, **_locals_of(frame)}
 
 
 def _several_in(value: Any) -> Iterator[Any]:
@@ -160,7 +165,7 @@ def _of_loaders(values: Iterable[Any]) -> Iterator[Any]:
             yield from generators_of(loader)
 
 
-def _frames_of_program() -> Iterator[types.FrameType]:
+def frames_of_program() -> Iterator[types.FrameType]:
     """From where it has called this package up to where it was called."""
     frame: types.FrameType | None = sys._getframe(1)  # noqa: SLF001 - Python has no public name for it
     while frame is not None and _module_of(frame) == "recovery":

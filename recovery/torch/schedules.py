@@ -1,7 +1,7 @@
 """Schedules of learning rates that are no part of a training state: behind a failure they would begin again, and nothing would say so.
 
 They are found as objects: a schedule holds its optimizer, and Python's collector knows what does. torch's are refused. Of an object of the user's that holds
-an optimizer and can `step`, nobody knows what it counts: it is named. So are a gradient scaler and averaged weights.
+an optimizer and can `step`, nobody knows what it counts: it is named. So are another optimizer, a gradient scaler and averaged weights.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from recovery.torch.attribute_values import is_users
 
 _logger = logging.getLogger("recovery.torch")
 
+_KINDS = (GradScaler, AveragedModel, torch.optim.Optimizer)
+"""Looked for among all that there is."""
 _DEEP = 4
 """From a part to a schedule that it holds: `SequentialLR._schedulers[0]` has two steps."""
 
@@ -42,8 +44,10 @@ def check(parts: Mapping[str, Sequence[Any]]) -> None:
     if not new:
         return
     others = [item for items in parts.values() for item in items if item not in optimizers]
-    held = {id(value): value for value in _held_by(others)}
-    known, may_be_others = frozenset(map(id, [*held.values(), *others])), False
+    held = {id(value): value for value in held_by(others)}
+    # Some wrap another one, whose state they give as theirs.
+    inner = held_by(value for optimizer in optimizers for value in vars(optimizer).values())
+    known, may_be_others = frozenset(map(id, [*held.values(), *others, *optimizers, *inner])), False
     for optimizer in new:
         holders = [*_holders(optimizer)]
         name = _unnamed(optimizer, holders, held)
@@ -60,7 +64,7 @@ def check(parts: Mapping[str, Sequence[Any]]) -> None:
                 next_step="Give it: TrainState(..., lr_scheduler=scheduler), or steps(..., lr_scheduler=scheduler); several as a list.",
             )
     _found_named.update(new)
-    if may_be_others or _others(_scalers_and_averages(), known):
+    if may_be_others or _others(_known_kinds(), known):
         _report_others(new, known)
 
 
@@ -69,35 +73,34 @@ def _report_others(optimizers: Sequence[torch.optim.Optimizer], known: frozenset
     # As above: what an earlier entry has left behind.
     gc.collect()
     of_optimizers = (holder for optimizer in optimizers for holder in _holders(optimizer))
-    if names := _others([*of_optimizers, *_scalers_and_averages()], known):
+    if names := _others([*of_optimizers, *_known_kinds()], known):
         _logger.warning(
-            "event=not_a_part objects=%s they hold an optimizer of the state, or go with one, and are not named: what they count is in no checkpoint, "
+            "event=not_a_part objects=%s they are used beside the optimizers of the state, and are not named: what they count is in no checkpoint, "
             "and begins again behind a failure. If the steps depend on it, give them state_dict and load_state_dict, and name them: "
-            "TrainState(..., scaler=scaler), or steps(..., scaler=scaler)",
+            "TrainState(..., scaler=scaler), or steps(..., scaler=scaler); optimizers as a list",
             ",".join(names),
         )
 
 
 def _others(found: Iterable[Any], known: frozenset[int]) -> list[str]:
     """Classes of those that are none of these and may count steps. A scaler that is switched off has no state."""
-    return sorted(
-        {
-            type(one).__name__
-            for one in found
-            if id(one) not in known and (one.is_enabled() if isinstance(one, GradScaler) else _may_count(one))
-        }
-    )
+    return sorted({type(one).__name__ for one in found if id(one) not in known and _may_count(one)})
 
 
 def _may_count(found: Any) -> bool:
+    if isinstance(found, GradScaler):
+        return bool(found.is_enabled())
+    if isinstance(found, torch.optim.Optimizer):
+        # Plain SGD has nothing that could begin again.
+        return type(found) is not torch.optim.SGD or any(group["momentum"] for group in found.param_groups)
     return isinstance(found, AveragedModel) or (
         is_users(found) and callable(getattr(type(found), "step", None))
     )
 
 
-def _scalers_and_averages() -> list[Any]:
+def _known_kinds() -> list[Any]:
     """An object refers to its class: the collector finds it sooner than a loop over all that there is."""
-    kinds = [*_with_subclasses(GradScaler), *_with_subclasses(AveragedModel)]
+    kinds = [one for kind in _KINDS for one in _with_subclasses(kind)]
     return [one for one in gc.get_referrers(*kinds) if type(one) in kinds]
 
 
@@ -130,15 +133,15 @@ def _holders(optimizer: torch.optim.Optimizer) -> Iterator[Any]:
             yield referrer
 
 
-def _held_by(values: Iterable[Any], depth: int = 0) -> Iterator[Any]:
-    """These objects, and what they hold."""
+def held_by(values: Iterable[Any], depth: int = 0) -> Iterator[Any]:
+    """These objects of a state, and what they hold."""
     for value in values:
         yield value
         if depth == _DEEP or isinstance(value, torch.nn.Module | torch.Tensor | torch.optim.Optimizer):
             continue
         if isinstance(value, (list, tuple)):
-            yield from _held_by(value, depth + 1)
+            yield from held_by(value, depth + 1)
         elif isinstance(value, dict):
-            yield from _held_by(value.values(), depth + 1)
+            yield from held_by(value.values(), depth + 1)
         elif hasattr(type(value), "load_state_dict"):
-            yield from _held_by(vars(value).values(), depth + 1)
+            yield from held_by(vars(value).values(), depth + 1)

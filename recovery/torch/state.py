@@ -41,6 +41,7 @@ from recovery.torch.passes import Passes
 from recovery.torch.random_state import capture_random_state, restore_random_state
 from recovery.torch.shared_state import SharedPieces, fingerprints_of, join
 from recovery.torch.stateful_loader import StatefulLoader
+from recovery.torch.weight_copies import WeightCopies
 from recovery.training.state import CannotLayOutError
 
 if TYPE_CHECKING:
@@ -352,7 +353,8 @@ class TrainState:
             self._schedules_checked = True
 
     def _note_built(self) -> AsBuilt:
-        self._built, self._attributes = AsBuilt(self._parts), ModuleAttributes(self._parts)
+        self._built = AsBuilt(self._parts, WeightCopies(self._parts))
+        self._attributes = ModuleAttributes(self._parts)
         overrides.check(self._override, self._parts, self._built.options)
         outside_state_dict.report_unsaved(self._parts)
         own_generators.note_program(self._parts)

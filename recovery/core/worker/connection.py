@@ -29,7 +29,9 @@ again and again, ends for a reason that a new one does not change (a message tha
 good one on a slow disk; at twice it a wire that flaps once a second would cost a node its grace."""
 
 
-_LOOK_AT_ITS_HOST = "Does the command run that starts the scheduler? One that was refused says so on its own host"
+_LOOK_AT_ITS_HOST = (
+    "Does the command run that starts the scheduler? One that was refused says so on its own host"
+)
 """Behind the reason of a dial that failed, for a process that has never been let in."""
 
 _EXPECT_NOTHING = (ConnectionState.DISCONNECTED, ConnectionState.REFUSED, ConnectionState.WAITING)
@@ -164,7 +166,9 @@ class Connection:
             reason = f"no scheduler answered for {unreachable_ms / 1000:g} s ({failed.reason})"
             return GivenUp("SCHEDULER_UNREACHABLE", reason)
         if outside:
-            self._wait.explain(failed.reason if failed.not_let_in else f"{failed.reason}. {_LOOK_AT_ITS_HOST}")
+            self._wait.explain(
+                failed.reason if failed.not_let_in else f"{failed.reason}. {_LOOK_AT_ITS_HOST}"
+            )
         self._dials_failed += 1
         wait_ms = backoff.next_dial_ms(self._dials_failed - 1, failed.jitter, self._rules)
         return [*noted, self._dial_at(now_ms + wait_ms)]
