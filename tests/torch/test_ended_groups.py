@@ -19,7 +19,7 @@ from torch import distributed
 from torch._C._distributed_c10d import FileStore, HashStore, Store
 
 from recovery.torch.ended_groups import EndedGroups
-from tests.pace import wait_for
+from tests.pace import HANG_S, wait_for
 
 _TIMEOUT = timedelta(minutes=10)
 """Of collectives: longer than any test waits."""
@@ -75,7 +75,7 @@ def test_groups_are_kept_until_the_next_world_begins() -> None:
 @pytest.mark.cluster
 @pytest.mark.parametrize("case", ["under_way", "let_go_at_exit", "let_go_behind_exit"])
 def test_a_process_ends_in_order(case: str) -> None:
-    ended = subprocess.run([sys.executable, "-m", __name__, case], timeout=60, check=False)
+    ended = subprocess.run([sys.executable, "-m", __name__, case], timeout=HANG_S, check=False)
     assert ended.returncode == 0
 
 
@@ -86,8 +86,8 @@ def test_a_process_ends_in_order_while_a_thread_is_in_the_destructor_of_a_group(
         for part in ("in_a_destructor", "peer")
     )
     try:
-        assert ended.wait(60) == 0
-        assert peer.wait(60) == 0
+        assert ended.wait(HANG_S) == 0
+        assert peer.wait(HANG_S) == 0
     finally:
         for process in (ended, peer):
             process.kill()
