@@ -10,6 +10,7 @@ from typing import Any
 
 import accelerate
 import torch
+from accelerate.data_loader import DataLoaderDispatcher
 from typing_extensions import override
 
 import recovery.torch as rt
@@ -127,7 +128,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # not installe
                 "parameters": count,
             },
             conditions=session.versions,
-            are_replicas=any(module_names.parallel(one) for one in self._models),
+            are_replicas=any(module_names.parallel(one) for one, _ in self._prepared.values()),
         )
 
     def epochs(self, count: int) -> Iterator[int]:
@@ -200,7 +201,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # not installe
         batches = progress.drawn_again(skipped) if skipped else None
         if batches is None:
             # By name, as Accelerate's own loaders do it: of a stream it is watched there.
-            rest = self.skip_first_batches(loader, skipped) if skipped else loader
+            rest = self.skip_first_batches(loader, skipped * _read_for_one(loader)) if skipped else loader
             if skipped and progress.epoch:
                 random_position.draw_no_seed(rest)
             batches = rest.__iter__()
@@ -266,3 +267,10 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # not installe
         self.wait_for_everyone()
         rt.adopt_folder(progress.session, output_dir, keep=keep)
         return saved
+
+
+def _read_for_one(loader: Any) -> int:
+    """How many batches a step reads: where rank 0 reads for all, one for each rank, and Accelerate leaves out as many as it is told."""
+    if not isinstance(loader, DataLoaderDispatcher) or loader.split_batches:
+        return 1
+    return int(loader.state.num_processes)

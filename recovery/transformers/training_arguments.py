@@ -78,6 +78,13 @@ def check(arguments: Any) -> None:
             raise UsageError(
                 field=f"{refusal.field}=True", reason=refusal.reason, next_step=refusal.next_step
             )
+    loading = arguments.accelerator_config
+    if getattr(loading, "dispatch_batches", False) and not loading.split_batches:
+        raise UsageError(
+            field="accelerator_config.dispatch_batches=True",
+            reason="would use samples of an epoch twice behind a rollback: Accelerate leaves out batches of one rank where a step reads one for each",
+            next_step="Leave it out, or set split_batches=True with it.",
+        )
     if str(getattr(arguments.save_strategy, "value", arguments.save_strategy)) == "no":
         _logger.warning("event=nothing_saved save_strategy='no': after a failure training begins again")
 

@@ -59,8 +59,8 @@ CASES: dict[str, tuple[str, dict[str, str], int]] = {
     "where the script leaves out the first batches of an epoch": ("step@28", {"JOB_SKIPS": "3"}, 25),
     "with accumulated gradients, in the evaluation": (
         "evaluation@38",
-        {"JOB_ACCUMULATION": "3", "JOB_SAVE_STEPS": "6"},
-        36,
+        {"JOB_ACCUMULATION": "3", "JOB_SAVE_STEPS": "19"},
+        38,
     ),
     "with loader workers": ("step@28", {"JOB_NUM_WORKERS": "1"}, 25),
 }

@@ -33,6 +33,15 @@ def test_what_no_rollback_is_exact_with_is_refused_by_name(tmp_path: Path, name:
         training_arguments.check(chosen(tmp_path, **{name: True}))
 
 
+def test_batches_that_rank_0_reads_for_all_are_refused_unless_it_splits_them(tmp_path: Path) -> None:
+    from recovery.transformers import training_arguments
+
+    with pytest.raises(UsageError, match="dispatch_batches=True"):
+        training_arguments.check(chosen(tmp_path, accelerator_config={"dispatch_batches": True}))
+    split = {"dispatch_batches": True, "split_batches": True}
+    training_arguments.check(chosen(tmp_path, accelerator_config=split))
+
+
 @pytest.mark.parametrize(("limit", "kept"), [(None, None), (1, 2), (2, 2), (5, 5)])
 def test_the_limit_of_folders_is_taken_over(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, limit: int | None, kept: int | None
