@@ -260,12 +260,14 @@ def test_plan_to_memory_says_how_long_ago_the_disks_had_their_last_commit() -> N
     workers = running_workers(desk)
     desk.at(5_000)
     held = [one.save(10) for one in workers]
-    for now, since_ms in ((20_000, 15_000), (40_000, 35_000)):
+    # It breaks at the same step again, so its next generation begins a little later.
+    for now, since_ms in ((20_000, 15_000), (40_000, 35_100)):
         desk.at(now)
         workers[0].send(m.CollectiveFailed(generation=workers[0].generation, step=12, reason="reset"))
         state = state_in_memory(12, generation=workers[0].generation)
         for one, file in zip(workers, held, strict=True):
             ready_with(one, state, file)
+        desk.at(now + 100)
         plans = [one.follow() for one in workers]
         assert [(plan.live_rank, plan.since_disk_commit_ms) for plan in plans] == [(0, since_ms)] * 2
 

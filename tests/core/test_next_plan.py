@@ -26,7 +26,7 @@ from tests.core.desk import checkpoint
 from tests.core.survivors import in_memory
 
 _STEPS = st.sets(st.integers(1, 4))
-_HOPELESS = CrashLoop(plan=0, step=7, times=SAME_ENDS_MAX, first_ms=0, by_program=True, done="")
+_HOPELESS = CrashLoop(plan=0, step=7, times=SAME_ENDS_MAX, first_ms=0, last_ms=0, by_program=True, done="")
 
 
 def _held(*steps: set[int]) -> dict[int, dict[Rank, HeldCheckpoint]]:
@@ -69,6 +69,7 @@ def _any_facts(draw: st.DrawFn) -> Facts:
         step=7,
         times=draw(st.integers(SAME_ENDS_MAX - 1, SAME_ENDS_MAX)),
         first_ms=draw(st.sampled_from((0, -NETWORK_MS))),
+        last_ms=0,
         by_program=draw(st.booleans()),
         done="",
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from recovery.core.rules import Rules
 
+_NEXT_GENERATION_MS_MIN, _NEXT_GENERATION_MS_MAX = 100, 10_000
 SHUTDOWN_GRACE_MS = 2_000
 """How long a leaving process waits for the scheduler to take its last message."""
 
@@ -15,6 +16,16 @@ def next_dial_ms(attempt: int, jitter: float, rules: Rules) -> int:
     """
     full = min(rules.backoff_ms_max, rules.backoff_ms_min * 2 ** min(attempt, 16))
     return int(full / 2 + full / 2 * jitter)
+
+
+def next_generation_ms(times: int) -> int:
+    """Wait before the next generation, where so many in a row ended alike: none behind the first, then doubling.
+
+    All of them are stored, and a world that breaks before its first step breaks ten times in a second.
+    """
+    if times < 2:  # noqa: PLR2004 - "in a row"
+        return 0
+    return min(_NEXT_GENERATION_MS_MAX, _NEXT_GENERATION_MS_MIN << min(times - 2, 16))
 
 
 def next_heartbeat_ms(jitter: float, rules: Rules) -> int:

@@ -18,7 +18,7 @@ import msgspec
 from recovery.core.held import HeldCheckpoint, LiveState
 from recovery.core.ids import Rank
 from recovery.core.messages import JobOutcome
-from recovery.core.policy import live, rollback
+from recovery.core.policy import backoff, live, rollback
 from recovery.core.records import GenerationRecord
 
 SAME_ENDS_MAX = 4
@@ -37,16 +37,25 @@ class CrashLoop(NamedTuple):
     times: int
     first_ms: int
     """When the first of them ended."""
+    last_ms: int
+    """When the last one did."""
     by_program: bool
     """Has each of them made a step, or had a rank that was done? Then the network was there."""
     done: str
     """Which ranks were done when the last of them broke, and at which step; empty: none."""
+    waits: bool = False
+    """Are all ranks ready, and is the next generation waited for?"""
 
     def is_hopeless(self, now_ms: int) -> bool:
         """Would the next generation end as these did?"""
         if self.times < SAME_ENDS_MAX:
             return False
         return self.by_program or now_ms - self.first_ms >= NETWORK_MS
+
+    @property
+    def next_ms(self) -> int:
+        """When the next generation may begin: later and later, where the network may be away."""
+        return self.last_ms + (0 if self.by_program else backoff.next_generation_ms(self.times))
 
     @property
     def sentence(self) -> str:
@@ -64,8 +73,11 @@ def crash_loop_after(
     """
     by_program = step > plan or bool(done)
     if before is None or before.step != step or not (is_live or before.plan == plan):
-        return CrashLoop(plan, step, 1, now_ms, by_program, done)
-    return before._replace(times=before.times + 1, by_program=before.by_program and by_program, done=done)
+        return CrashLoop(plan, step, 1, now_ms, now_ms, by_program, done)
+    by_program = before.by_program and by_program
+    return before._replace(
+        times=before.times + 1, last_ms=now_ms, by_program=by_program, done=done, waits=False
+    )
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True, dict=True):

@@ -52,6 +52,10 @@ class RebuildTimer(msgspec.Struct, frozen=True, tag="rebuild"):
     """While a lost store is built again: a node that knows more of a rank had its time to come."""
 
 
+class PauseTimer(msgspec.Struct, frozen=True, tag="pause"):
+    """The pause before the next generation is over, where several in a row broke at the same step."""
+
+
 class WaitingTimer(msgspec.Struct, frozen=True, tag="waiting"):
     """The rejoin window is over of an id for which a process waits on its connection."""
 
@@ -66,6 +70,7 @@ SchedulerTimer = Union[
     BarrierTimer,
     WaitingTimer,
     RebuildTimer,
+    PauseTimer,
 ]
 
 

@@ -36,6 +36,7 @@ from recovery.core.scheduler.effects import (
     GraceTimer,
     LeaseTimer,
     OfferTimer,
+    PauseTimer,
     RebuildTimer,
     SchedulerEffect,
     SchedulerTimer,
@@ -194,7 +195,7 @@ class SchedulerMachine:
                 return liveness.on_grace_over(state, state.nodes[timer.node_id], now_ms)
             case WaitingTimer():
                 return registration.look_again(state, now_ms)
-            case RebuildTimer():
+            case RebuildTimer() | PauseTimer():
                 # What follows is drawn behind every timer.
                 return []
             case OfferTimer():

@@ -12,12 +12,12 @@ from recovery.core.causes import Cause
 from recovery.core.effects import Answer, Exit, Persist
 from recovery.core.ids import Generation, NodeId, Rank
 from recovery.core.policy import ranks, rebuild, rollback
-from recovery.core.policy.next_plan import End, Facts, Plan, next_plan
+from recovery.core.policy.next_plan import CrashLoop, End, Facts, Plan, next_plan
 from recovery.core.records import CheckpointState, EventKind, GenerationRecord, JobState, Record, to_record
 from recovery.core.scheduler import barrier_ends, job_end, training_end
 from recovery.core.scheduler.checkpoints import copying
 from recovery.core.scheduler.copy_state import Fetching
-from recovery.core.scheduler.effects import SchedulerEffect, Send
+from recovery.core.scheduler.effects import PauseTimer, SchedulerEffect, Send, SetTimer
 from recovery.core.scheduler.generations import live
 from recovery.core.scheduler.generations.plan_messages import missing_files, rollback_for, why_there
 from recovery.core.scheduler.job_states import JobFact
@@ -84,6 +84,9 @@ def end_training(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
 
 def begin_generation(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     """Begin the next generation: every rank is live and ready."""
+    loop = state.crash_loop
+    if loop is not None and now_ms < loop.next_ms:
+        return _pause(state, loop)
     records: list[Record] = []
     watches: list[SchedulerEffect] = []
     if state.job.state is JobState.FORMING:
@@ -100,6 +103,14 @@ def begin_generation(state: SchedulerState, now_ms: int) -> list[SchedulerEffect
         return _end(state, decided, records, now_ms)
     state.disk_commits.planned(now_ms, is_first=not state.generations)
     return [_begin(state, decided, records), *watches]
+
+
+def _pause(state: SchedulerState, loop: CrashLoop) -> list[SchedulerEffect]:
+    """Every rank is ready, and the next generation begins later."""
+    if loop.waits:
+        return []
+    state.crash_loop = loop._replace(waits=True)
+    return [SetTimer(PauseTimer(), loop.next_ms)]
 
 
 def _facts(state: SchedulerState, now_ms: int) -> Facts:

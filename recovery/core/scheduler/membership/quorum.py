@@ -40,6 +40,9 @@ def on_deadline(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     """The deadline has passed: the job fails, and says which nodes were missing."""
     if state.deadline_ms is None or now_ms < state.deadline_ms or state.job.state not in WAITING:
         return []
+    if all_ranks_ready(state) and state.crash_loop is not None and state.crash_loop.waits:
+        # Nobody is missing: the generation begins when its pause is over.
+        return []
     return job_end.end(state, m.JobOutcome.WAIT_TIMEOUT, _who_is_missing(state), now_ms)
 
 
