@@ -22,6 +22,7 @@ pytestmark = pytest.mark.cluster
 UPLOAD_NOT_FINISHED = 48
 HELD, SAVED = 19, 15
 """The step that is held up, and the newest that is committed then: small_job.py saves every fifth one."""
+ROLLED_BACK_TO, HELD_AGAIN = 10, 12
 
 
 def environment_of(address: str, url: str) -> dict[str, str]:
@@ -64,6 +65,12 @@ def lose_disks(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "recovery" / "workers")
 
 
+def lose_disk(tmp_path: Path, name: str, rank: int) -> None:
+    shutil.rmtree(tmp_path / "ckpt" / str(rank))
+    for path in (tmp_path / "recovery" / "workers").glob(f"{name}*"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
 def ends_as_undisturbed(cluster: SmallCluster, *, code: int = 0) -> None:
     """All bits are there; `code` is how the workers end."""
     cluster.go_on()
@@ -91,15 +98,42 @@ def test_all_lost_but_the_scheduler_s_store(tmp_path: Path, s3_address: str) -> 
 def test_one_worker_on_an_empty_disk_takes_its_part_back(tmp_path: Path, s3_address: str) -> None:
     with held_up(tmp_path, s3_address) as (cluster, _):
         cluster.kill("worker_1")
-        shutil.rmtree(tmp_path / "ckpt" / "1")
-        for path in (tmp_path / "recovery" / "workers").glob("worker_1*"):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        lose_disk(tmp_path, "worker_1", 1)
         cluster.launch("worker_1")
         cluster.wait_event(EventKind.PLAN_MADE, count=2)
         assert cluster.events(EventKind.PLAN_MADE)[-1].event.step == SAVED
         ends_as_undisturbed(cluster)
         assert f"event=checkpoint_brought step={SAVED}" in cluster.log("worker_1")
         assert "event=checkpoint_brought" not in cluster.log("worker_0")
+
+
+def test_a_disk_is_lost_behind_a_rollback_of_the_newest_step_that_the_storage_has(
+    tmp_path: Path, s3_address: str
+) -> None:
+    """It was brought, once, and no older one: the job ended for want of a common step, though the storage had it."""
+    store = opened_for_tests(s3_address, tmp_path)
+    held_twice = {**environment_of(s3_address, store.url), "JOB_HELD_FIRST": str(HELD_AGAIN)}
+    with SmallCluster(tmp_path, environment=held_twice) as cluster:
+        cluster.start()
+        cluster.wait(lambda: ROLLED_BACK_TO in committed_there(store), "commit in the store")
+        (tmp_path / "go_on_first").touch()
+        cluster.wait(lambda: SAVED in committed_there(store), "next commit in the store")
+        (tmp_path / "go_on_first").unlink()
+        [newest] = (tmp_path / "ckpt" / "1").glob(f"*_{SAVED}.ckpt")
+        newest.write_bytes(b"x" * newest.stat().st_size)
+        cluster.kill_and_relaunch("worker_0")
+        cluster.wait_event(EventKind.PLAN_MADE, count=3)
+        steps = [stored.event.step for stored in cluster.events(EventKind.PLAN_MADE)]
+        assert steps == [0, SAVED, ROLLED_BACK_TO]
+        cluster.wait_event(EventKind.FIRST_STEP_DONE, count=2 * 2)
+        cluster.kill("worker_0")
+        lose_disk(tmp_path, "worker_0", 0)
+        cluster.launch("worker_0")
+        cluster.wait_event(EventKind.PLAN_MADE, count=4)
+        assert cluster.events(EventKind.PLAN_MADE)[-1].event.step == ROLLED_BACK_TO
+        assert f"event=checkpoint_brought step={ROLLED_BACK_TO}" in cluster.log("worker_0")
+        (tmp_path / "go_on_first").touch()
+        ends_as_undisturbed(cluster)
 
 
 def test_training_ends_as_ever_while_the_storage_does_not_answer(tmp_path: Path) -> None:
@@ -132,9 +166,7 @@ def test_one_disk_is_lost_while_the_storage_is_behind(tmp_path: Path, s3_address
             # Three are kept: without the storage the one that it has would be gone.
             cluster.wait(lambda: 45 in committed_on_disks(cluster), "commit on the disks")
             cluster.kill("worker_1")
-            shutil.rmtree(tmp_path / "ckpt" / "1")
-            for file in (tmp_path / "recovery" / "workers").glob("worker_1*"):
-                file.unlink()
+            lose_disk(tmp_path, "worker_1", 1)
             proxy.clear()
             cluster.launch("worker_1")
             cluster.wait_event(EventKind.PLAN_MADE, count=2)

@@ -75,6 +75,31 @@ def test_a_running_owner_on_btrfs_is_seen(tmp_path: Path) -> None:
         subprocess.run(["umount", "-l", place], check=True, timeout=120)
 
 
+@pytest.mark.root
+def test_a_running_owner_on_a_file_system_above_two_others_is_seen(tmp_path: Path) -> None:
+    """As in a container: stat names another device than the mount's, as on btrfs, and every kernel has one."""
+    needs_root()
+    needs_kernel("overlay", is_there="overlay" in Path("/proc/filesystems").read_text())
+    for name in ("lower", "other", "place"):
+        (tmp_path / name).mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", tmp_path / "other"], check=True, timeout=120)
+    try:
+        for name in ("upper", "work"):
+            (tmp_path / "other" / name).mkdir()
+        layers = f"xino=off,lowerdir={tmp_path}/lower,upperdir={tmp_path}/other/upper,workdir={tmp_path}/other/work"
+        mounts = ["mount", "-t", "overlay", "overlay", "-o", layers, tmp_path / "place"]
+        subprocess.run(mounts, check=True, timeout=120)
+        store = SchedulerStore.open(tmp_path / "place" / "job")
+        database = scheduler_path(tmp_path / "place" / "job")
+        assert owner_of(database) == Owner(pid=os.getpid())
+        assert owner_state(database, held_locks()) is OwnerState.RUNNING
+        store.close()
+        assert owner_state(database, held_locks()) is OwnerState.NOT_RUNNING
+    finally:
+        for name in ("place", "other"):
+            subprocess.run(["umount", "-l", tmp_path / name], check=False, timeout=120)
+
+
 def test_locks_that_cannot_be_read_are_no_answer(tmp_path: Path) -> None:
     assert owner_of(tmp_path / "absent.db") is None
     assert held_locks(tmp_path / "absent") is None
