@@ -87,8 +87,8 @@ def test_a_running_owner_on_a_file_system_above_two_others_is_seen(tmp_path: Pat
         for name in ("upper", "work"):
             (tmp_path / "other" / name).mkdir()
         layers = f"xino=off,lowerdir={tmp_path}/lower,upperdir={tmp_path}/other/upper,workdir={tmp_path}/other/work"
-        mounts = ["mount", "-t", "overlay", "overlay", "-o", layers, tmp_path / "place"]
-        subprocess.run(mounts, check=True, timeout=120)
+        mount = ["mount", "-t", "overlay", "overlay", "-o", layers, str(tmp_path / "place")]
+        subprocess.run(mount, check=True, timeout=120)
         store = SchedulerStore.open(tmp_path / "place" / "job")
         database = scheduler_path(tmp_path / "place" / "job")
         assert owner_of(database) == Owner(pid=os.getpid())
