@@ -21,7 +21,8 @@ def lines_of(recovery_path: Path, log_dir: Path) -> list[str]:
 
 
 def _course(stored: Stored, timeline: Timeline) -> str:
-    reached = max((generation.reached for generation in timeline.by_generation), default=0)
+    # The last that made a step: its script may have ended it before where an earlier one was.
+    reached = next((one.reached for one in reversed(timeline.by_generation) if one.reached), 0)
     wall_s = (timeline.end_ms - timeline.begin_ms - timeline.paused_ms) / 1000
     count, resumed = timeline.failures, timeline.resumptions
     recoveries = f"{count} recover{'y' if count == 1 else 'ies'}" if count else "no recovery"
