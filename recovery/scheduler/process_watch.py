@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import ipaddress
 import os
+import socket
 from collections.abc import Callable
 
 from recovery import process_identity
@@ -13,6 +16,7 @@ from recovery.core.scheduler.effects import WatchProcess
 from recovery.core.scheduler.stimuli import ProcessGone
 from recovery.readable import is_readable
 
+_IPV6 = 6
 _POLL_S = 0.05
 """How often a process is looked at whose descriptor cannot tell. At twice that a loss is noticed as late as a person notices it."""
 
@@ -56,6 +60,21 @@ def _is_free(pid: int) -> bool:
     return False
 
 
+def _may_be_here(host: str) -> bool:
+    """Is it an address of this host, or a name, which is not looked up?"""
+    try:
+        version = ipaddress.ip_address(host).version
+    except ValueError:
+        return True
+    family = socket.AF_INET6 if version == _IPV6 else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as asking:
+            asking.bind((host, 0))
+    except OSError as error:
+        return error.errno != errno.EADDRNOTAVAIL
+    return True
+
+
 class ProcessWatch:
     """At most one process per node is watched."""
 
@@ -73,6 +92,8 @@ class ProcessWatch:
     def begin(self, watched: WatchProcess) -> None:
         """Watch it, in the place of what was watched of the same node. Where nothing can be proven of it, nothing follows."""
         self.end(watched.node_id)
+        if watched.host and not _may_be_here(watched.host):
+            return
         # Before the look: what is found to be the very process then is what the descriptor holds.
         with contextlib.suppress(OSError, OverflowError):
             self._descriptors[watched.node_id] = os.pidfd_open(watched.pid)

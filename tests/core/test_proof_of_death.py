@@ -81,7 +81,8 @@ def test_who_disconnects_is_watched_until_it_is_heard_again(desk: Desk) -> None:
     first, _ = formed(desk)
     assert desk.watched == {}
     first.die()
-    assert desk.watched == {"worker_0": WatchProcess(NodeId("worker_0"), Incarnation(1), 1, HERE)}
+    watched = WatchProcess(NodeId("worker_0"), Incarnation(1), 1, HERE, "10.0.0.1")
+    assert desk.watched == {"worker_0": watched}
     first.register()
     assert desk.watched == {}
 

@@ -155,6 +155,36 @@ def test_a_process_of_another_host_is_not_watched() -> None:
     run(main())
 
 
+@pytest.mark.parametrize(
+    ("host", "is_here"),
+    [
+        ("192.0.2.1", False),
+        ("2001:db8::1", False),
+        ("127.0.0.1", True),
+        ("::1", True),
+        ("a-name", True),
+        ("", True),
+    ],
+)
+def test_a_process_that_was_seen_elsewhere_proves_nothing_whatever_it_says_of_its_boot(
+    host: str, *, is_here: bool
+) -> None:
+    """A machine that was copied while it ran: the same boot, the same numbers, and another process that has ended here."""
+
+    async def main() -> None:
+        async with watching() as made:
+            watched = msgspec.structs.replace(made.start(), host=host)
+            made.kill()
+            made.children[-1].wait(60)
+            made.watch.begin(watched)
+            if is_here:
+                await until(lambda: made.said == [GONE], "the end")
+            else:
+                await nothing_more(made)
+
+    run(main())
+
+
 @pytest.mark.parametrize("dead_before", [True, False])
 def test_nothing_is_said_of_who_is_watched_no_more(*, dead_before: bool) -> None:
     async def main() -> None:

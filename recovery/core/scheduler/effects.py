@@ -113,6 +113,8 @@ class WatchProcess(msgspec.Struct, frozen=True, tag="watch_process"):
     incarnation: Incarnation
     pid: int
     process: ProcessIdentity
+    host: str = ""
+    """Where it came from. Of a copy of a running machine boot, pid namespace and numbers of processes are those of the other; empty: nobody knows."""
 
 
 class EndWatch(msgspec.Struct, frozen=True, tag="end_watch"):

@@ -19,7 +19,8 @@ def watch(state: SchedulerState, node: Node) -> list[SchedulerEffect]:
         return []
     node.is_watched = True
     record = node.record
-    return [WatchProcess(record.node_id, record.incarnation, record.pid, node.process)]
+    host = node.came_from or record.host
+    return [WatchProcess(record.node_id, record.incarnation, record.pid, node.process, host)]
 
 
 def watch_again(state: SchedulerState) -> list[SchedulerEffect]:
