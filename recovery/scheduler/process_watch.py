@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import ipaddress
 import os
-import socket
 from collections.abc import Callable
 
 from recovery import process_identity
@@ -15,8 +13,8 @@ from recovery.core.ids import NodeId
 from recovery.core.scheduler.effects import WatchProcess
 from recovery.core.scheduler.stimuli import ProcessGone
 from recovery.readable import is_readable
+from recovery.transport.local_address import is_local
 
-_IPV6 = 6
 _POLL_S = 0.05
 """How often a process is looked at whose descriptor cannot tell. At twice that a loss is noticed as late as a person notices it."""
 
@@ -63,16 +61,10 @@ def _is_free(pid: int) -> bool:
 def _may_be_here(host: str) -> bool:
     """Is it an address of this host, or a name, which is not looked up?"""
     try:
-        version = ipaddress.ip_address(host).version
+        ipaddress.ip_address(host)
     except ValueError:
         return True
-    family = socket.AF_INET6 if version == _IPV6 else socket.AF_INET
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as asking:
-            asking.bind((host, 0))
-    except OSError as error:
-        return error.errno != errno.EADDRNOTAVAIL
-    return True
+    return is_local(host)
 
 
 class ProcessWatch:

@@ -13,7 +13,7 @@ def is_local(host: str) -> bool:
     except (OSError, ValueError):
         return False
     for family, kind, _, _, address in found:
-        with socket.socket(family, kind) as probe, contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), socket.socket(family, kind) as probe:
             probe.bind(address)
             return True
     return False

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 import pytest
@@ -181,6 +184,23 @@ def test_a_process_that_was_seen_elsewhere_proves_nothing_whatever_it_says_of_it
                 await until(lambda: made.said == [GONE], "the end")
             else:
                 await nothing_more(made)
+
+    run(main())
+
+
+def test_where_no_descriptor_is_left_nothing_is_proven_by_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    async def main() -> None:
+        async with watching() as made:
+            watched = msgspec.structs.replace(made.start(), host="127.0.0.1")
+            made.kill()
+            made.children[-1].wait(60)
+            with monkeypatch.context() as none_left:
+                none_left.setattr(socket, "socket", refuse)
+                made.watch.begin(watched)
+            await nothing_more(made)
 
     run(main())
 
