@@ -10,6 +10,7 @@ import typer
 
 from recovery.launch.job_spec import JobSpec
 from recovery.store.paths import scheduler_path
+from recovery.transport.local_address import is_local
 
 RUN_PATH = "recovery"
 """Where `recovery run` keeps a job whose MS_RECOVERY_PATH is not set, below the working directory."""
@@ -39,6 +40,8 @@ def _summary(code: int, master: str, log_dir: Path, environment: Mapping[str, st
         return []
     try:
         if not scheduler_path(path).exists():
+            if is_local(master):
+                return [f"the job had not begun: its scheduler has made no store in {path}; logs: {log_dir}"]
             how = f"ended with {code}" if code else "are done"
             return [
                 f"this host's workers {how}; {master}, where the scheduler ran, sums the job up; logs: {log_dir}"

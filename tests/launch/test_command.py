@@ -98,10 +98,18 @@ def test_a_host_without_the_schedulers_store_says_how_its_part_ended(
     place: Path, code: int, how: str
 ) -> None:
     on = {"MS_ENABLE_RECOVERY": "1", "MS_RECOVERY_PATH": str(place / "recovery")}
-    assert _summary(code, "10.0.0.1", place / "logs", on) == [
-        f"this host's workers {how}; 10.0.0.1, where the scheduler ran, sums the job up; logs: {place}/logs"
+    assert _summary(code, "192.0.2.1", place / "logs", on) == [
+        f"this host's workers {how}; 192.0.2.1, where the scheduler ran, sums the job up; logs: {place}/logs"
     ]
-    assert _summary(code, "10.0.0.1", place / "logs", {}) == []
+    assert _summary(code, "192.0.2.1", place / "logs", {}) == []
+
+
+def test_the_schedulers_host_sends_nobody_elsewhere_where_there_is_no_store_yet(place: Path) -> None:
+    """Its scheduler could not be started."""
+    on = {"MS_ENABLE_RECOVERY": "1", "MS_RECOVERY_PATH": str(place / "recovery")}
+    assert _summary(71, "127.0.0.1", place / "logs", on) == [
+        f"the job had not begun: its scheduler has made no store in {place}/recovery; logs: {place}/logs"
+    ]
 
 
 def test_a_launcher_without_a_thread_left_ends_with_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
