@@ -120,7 +120,7 @@ def _of_module(name: str, directory: Path) -> Fault | None:
     try:
         for depth in range(1, len(parts) + 1):
             found = _find(".".join(parts[:depth]), places)
-            if found is None:
+            if found is None or _has_no_other(found, parts[: depth + 1]):
                 next_step = "Give the name of a module that this Python finds."
                 return Fault(name, "there is no such module", next_step)
             is_package = found.submodule_search_locations is not None
@@ -141,6 +141,12 @@ def _find(name: str, places: Sequence[str]) -> ModuleSpec | None:
     finders = (getattr(finder, "find_spec", None) for finder in sys.meta_path)
     asked = (find(name, None if at_top else places) for find in finders if find is not None)
     return PathFinder.find_spec(name, places) or next(filter(None, asked), None)
+
+
+def _has_no_other(found: ModuleSpec, parts: Sequence[str]) -> bool:
+    """Is it no package, imported here too (os), and without the module that is looked for in it?"""
+    is_looked_into = ".".join(parts[:-1]) == found.name and found.submodule_search_locations is None
+    return is_looked_into and found.name in sys.modules and ".".join(parts) not in sys.modules
 
 
 def _may_make_modules(found: ModuleSpec) -> bool:

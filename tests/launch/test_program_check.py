@@ -101,6 +101,10 @@ def test_what_a_worker_can_run_is_started(place: Path, words: tuple[str, ...]) -
             "package.no_such: there is no such module. Give the name of a module that this Python finds.",
         ),
         (
+            ("-m", "os.no_such"),
+            "os.no_such: there is no such module. Give the name of a module that this Python finds.",
+        ),
+        (
             ("-m", "train.py"),
             "train.py: there is no such module. Give the name of a module that this Python finds.",
         ),
