@@ -114,6 +114,11 @@ def write_new(path: Path, content: bytes, mode: int = 0o666) -> None:
         draft.unlink(missing_ok=True)
 
 
+def is_draft(name: str) -> bool:
+    """Is it the name of a file that is being written, or that a process has left behind which was killed?"""
+    return name.startswith(".") and name.endswith(".part")
+
+
 def _name_new(draft: Path, path: Path) -> None:
     try:
         os.link(draft, path)

@@ -21,6 +21,21 @@ def new_file(path: Path) -> BinaryIO:
     return os.fdopen(os.open(path, flags, _OWNER_ONLY), "wb")
 
 
+def write_over(path: Path, content: bytes) -> None:
+    """Write a file in the place of what is there: a reader finds the one or the other, whole.
+
+    Raises:
+        OSError: it cannot be written; what was there stays.
+    """
+    part = path.with_name(f"{path.name}.part")
+    try:
+        with new_file(part) as file:
+            file.write(content)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
 def at_its_end(path: Path) -> BinaryIO:
     """Open a file to write at its end, unbuffered; one that is there keeps its mode. Nobody waits for the reader of a named pipe.
 

@@ -132,13 +132,7 @@ class Incidents:
         try:
             if path is None:
                 return _under_free_name(self._directory, content)
-            part = path.with_suffix(".part")
-            try:
-                with owner_files.new_file(part) as file:
-                    file.write(content)
-                part.replace(path)
-            finally:
-                part.unlink(missing_ok=True)
+            owner_files.write_over(path, content)
         except OSError as error:
             say(
                 f"{path or self._directory / 'incident'} could not be written ({file_systems.words_of(error, self._directory)})",

@@ -7,9 +7,7 @@ import concurrent.futures
 import contextlib
 import importlib
 import math
-import os
 import secrets
-import tempfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -34,7 +32,7 @@ PATIENCE_S = 30.0
 _MOVES_S = 120.0
 """How long a part of a file may be on its way up. A write that a server does not take has no limit of its own in the driver."""
 _WRITING = ".writing-"
-"""Begins the name of a file that is not yet whole."""
+"""Began the name of a file that is not yet whole, in earlier releases."""
 _REFUSED = (409, 412)
 """Conflict with a writer at the same time, and precondition failed; what is there is looked at then."""
 _CLIENT = {"connect_timeout": 3, "read_timeout": 30, "retries": {"total_max_attempts": 1}}
@@ -178,7 +176,11 @@ class ObjectStore:
             except FileNotFoundError:
                 return ()
         names = (str(path).rstrip("/").rpartition("/")[2] for path in listed)
-        return tuple(sorted(name for name in names if not name.startswith(_WRITING)))
+        return tuple(
+            sorted(
+                name for name in names if not name.startswith(_WRITING) and not file_systems.is_draft(name)
+            )
+        )
 
     def remove(self, key: str) -> None:
         """Remove an object; that none is there is no error.
@@ -232,21 +234,9 @@ class ObjectStore:
         if not self._has_directories:
             self._ask("pipe_file", path, content, mode="create")
             return
-        # A file that is created exclusively is empty for a moment, which another rank would read: a link names the whole content at once.
-        with tempfile.NamedTemporaryFile(dir=path.rpartition("/")[0], prefix=_WRITING) as file:
-            file.write(content)
-            file.flush()
-            try:
-                os.link(file.name, path)
-            except OSError as error:
-                if error.errno not in file_systems.NO_LINKS:
-                    raise
-            else:
-                return
-        # A process that reads this within that moment finds an object that is not whole, refuses it, and looks again later.
-        # The driver's own way of creating looks first and then writes, so that two writers could both win.
-        with Path(path).open("xb") as whole:
-            whole.write(content)
+        # The driver's own way of creating looks first and then writes, so that two writers could both win. Where there are no links the object is
+        # not whole for a moment: who reads it then refuses it, and looks again later.
+        file_systems.write_new(Path(path), content)
 
     def _path(self, key: str) -> str:
         return f"{self._root.rstrip('/')}/{key}"

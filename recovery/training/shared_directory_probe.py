@@ -54,12 +54,7 @@ class SharedDirectory:
         Raises:
             OSError: it cannot be written.
         """
-        path = self._path(self._note.rank)
-        beside = path.with_name(path.name + ".new")
-        with owner_files.new_file(beside) as file:
-            file.write(msgspec.json.encode(self._note))
-        # A reader finds a whole note or none.
-        beside.replace(path)
+        owner_files.write_over(self._path(self._note.rank), msgspec.json.encode(self._note))
 
     def await_others(self, check: Callable[[], None], patience_ms: int | None = None) -> None:
         """Wait until every rank's note of this generation is seen. Called when all ranks have begun.

@@ -28,10 +28,7 @@ class _Rows:
     def __init__(self, path: Path, run: TrackedRun, directory: Path, settings: dict[str, str | None]) -> None:
         self._path, self._run, self._directory, self._settings = path, run, directory, settings
         kept = [row for row in _read(path) if row.step <= run.step]
-        part = path.with_suffix(".part")
-        with owner_files.new_file(part) as file:
-            file.write(_lines(kept))
-        part.replace(path)
+        owner_files.write_over(path, _lines(kept))
         self._file = path.open("ab", buffering=0)
 
     def log(self, rows: list[Row]) -> None:

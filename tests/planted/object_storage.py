@@ -24,7 +24,7 @@ OBJECT_STORAGE = (
         "I8",
         "objects/store.py",
         "ObjectStore._create",
-        "os.link(file.name, path)",
+        "file_systems.write_new(Path(path), content)",
         "self._files.pipe_file(path, content)",
         ("tests/report/test_doctor.py::test_the_checkpoint_store_must_create_an_object_only_once",),
     ),

@@ -41,7 +41,7 @@ def test_a_note_is_written_through_no_link(tmp_path: Path) -> None:
     (tmp_path / "of_somebody").write_text("kept")
     directory = tmp_path / "shared"
     directory.mkdir()
-    (directory / ".train.rank0.here.new").symlink_to(tmp_path / "of_somebody")
+    (directory / ".train.rank0.here.part").symlink_to(tmp_path / "of_somebody")
     of(directory).leave_note()
     of(directory, 1).leave_note()
 
