@@ -12,17 +12,23 @@ Three facts of PyTorch 2.13:
    meanwhile, Python before 3.14 ends the thread there, and C++ answers with `terminate called without an active exception`: a process that
    has trained and saved all ends with -6 (seen once in some thousand ends, on a busy machine). So the interpreter's end waits for them, and
    for threads of ours that are in the destructor of a group: they come back to the GIL out of C++ as well.
+4. What a world has left in a cycle (the modules of FSDP2, a script's own objects) has its group until Python collects it, in whatever thread
+   allocates the object too many. So does the end of fact 3 come to that thread, and that of fact 2 to the collection of the interpreter's end.
+   So behind the script nothing is collected but by the main thread, and a group that is still there stays until the process has ended.
 """
 
 from __future__ import annotations
 
 import atexit
 import ctypes
+import gc
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from recovery import clock
 
@@ -49,6 +55,8 @@ class EndedGroups:
         """Threads that hold groups of the last world."""
         self._letting_go: list[threading.Thread] = []
         """Threads that let go of those of earlier ones, as far as they were still at it when the last world began."""
+        self._known: list[weakref.ref[object]] = []
+        """All groups that something may still hold."""
 
     def watch_exit(self) -> None:
         """Before the interpreter is finalized, wait until no thread of a group has anything to let go of (fact 3)."""
@@ -60,7 +68,7 @@ class EndedGroups:
         held = [*groups]
         if self._is_exiting:
             # There is no next world, and Python 3.12 starts no thread any more.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
+            _hold_for_ever(held)
             wait_until_idle()
             return
         holder = threading.Thread(
@@ -68,6 +76,7 @@ class EndedGroups:
         )
         holder.start()
         self._holders.append(holder)
+        self._known.extend(map(weakref.ref, held))
 
     def let_go(self) -> None:
         """The next world begins: their threads and descriptors go, each group's when its last collective has ended."""
@@ -75,11 +84,16 @@ class EndedGroups:
         self._next_world = threading.Event()
         self._letting_go = [holder for holder in (*self._letting_go, *self._holders) if holder.is_alive()]
         self._holders = []
+        self._known = [known for known in self._known if known() is not None]
 
     def _on_exit(self) -> None:
         # A script that is its own loop ends its world in an exit handler of its own, which may come behind this one.
         self._is_exiting = True
         give_up_ms = clock.monotonic_ms() + int(_LETTING_GO_S * 1_000)
+        gc.disable()
+        _hold_for_ever([known() for known in self._known])
+        while not _can_collect() and clock.monotonic_ms() < give_up_ms:
+            time.sleep(_LOOK_S)  # noqa: TID251 - no event tells that another thread has collected, where it had begun before this exit
         for holder in self._letting_go:
             holder.join(max(0, give_up_ms - clock.monotonic_ms()) / 1_000)
         wait_until_idle()
@@ -114,6 +128,24 @@ def _are_busy() -> bool:
         if name in _THREADS and not state.startswith("S"):
             return True
     return False
+
+
+def _hold_for_ever(groups: list[Any]) -> None:
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(groups))
+
+
+class _Cycle:
+    """Goes when it is collected."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def _can_collect() -> bool:
+    """False: another thread is collecting, and perhaps in the destructor of a group; Python begins no second collection meanwhile."""
+    made = weakref.ref(_Cycle())
+    gc.collect(0)
+    return made() is None
 
 
 def _hold(groups: list[object], next_world: threading.Event) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import gc
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -73,17 +75,19 @@ def test_groups_are_kept_until_the_next_world_begins() -> None:
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("case", ["under_way", "let_go_at_exit", "let_go_behind_exit"])
+@pytest.mark.parametrize("case", ["under_way", "let_go_at_exit", "let_go_behind_exit", "left_in_a_cycle"])
 def test_a_process_ends_in_order(case: str) -> None:
     ended = subprocess.run([sys.executable, "-m", __name__, case], timeout=HANG_S, check=False)
     assert ended.returncode == 0
 
 
 @pytest.mark.cluster
-def test_a_process_ends_in_order_while_a_thread_is_in_the_destructor_of_a_group(tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", ["let_go", "collected", "collected_at_exit"])
+def test_a_process_ends_in_order_while_a_thread_is_in_the_destructor_of_a_group(
+    case: str, tmp_path: Path
+) -> None:
     ended, peer = (
-        subprocess.Popen([sys.executable, "-m", __name__, part, str(tmp_path)])
-        for part in ("in_a_destructor", "peer")
+        subprocess.Popen([sys.executable, "-m", __name__, part, str(tmp_path)]) for part in (case, "peer")
     )
     try:
         assert ended.wait(HANG_S) == 0
@@ -112,11 +116,24 @@ def _end_a_process(case: str) -> None:
     ended.watch_exit()
     if case != "let_go_behind_exit":
         ended.keep([one, other])
+    if case == "left_in_a_cycle":
+        setattr(builtins, "_peer", other)  # noqa: B010 - it outlives what is collected
+        _Cycle(one)
+        del one
+        ended.let_go()
+        return
     if case == "let_go_at_exit":
         _end_the_collective(other)
 
 
-def _end_in_a_destructor(place: Path) -> None:
+class _Cycle:
+    """What a world has left: it goes when it is collected."""
+
+    def __init__(self, group: Any) -> None:
+        self.group, self.itself = group, self
+
+
+def _end_in_a_destructor(case: str, place: Path) -> None:
     """End while a thread is in the destructor of a group, whose last collective another process ends as this one is being finalized."""
     setattr(builtins, "_finalized_slowly", _FinalizedSlowly())  # noqa: B010 - as below
     group: Any = distributed.ProcessGroupGloo(FileStore(str(place / "store"), 2), 0, 2, timeout=_TIMEOUT)
@@ -124,9 +141,37 @@ def _end_in_a_destructor(place: Path) -> None:
     ended = EndedGroups()
     ended.watch_exit()
     ended.keep([group])
+    if case != "let_go":
+        # In the oldest generation, as what an earlier world has left.
+        left, seen, before = _Cycle(group), weakref.ref(group), len(_holders())
+        gc.collect()
+        del left
     del group
     ended.let_go()
+    if case == "collected":
+        wait_for(lambda: len(_holders()) < before, "end of the thread that held the group")
+        threading.Thread(target=gc.collect, daemon=True).start()
+        wait_for(lambda: seen() is None, "collection of the group")
     atexit.register((place / "exits").touch)
+    if case == "collected_at_exit":
+        # Called behind the exit handler of the groups, as it was registered before.
+        atexit.unregister(ended._on_exit)
+        begin, done = threading.Event(), threading.Event()
+        threading.Thread(target=_collect, args=(begin, done), daemon=True).start()
+        atexit.register(_let_collect, begin, done)
+        ended.watch_exit()
+
+
+def _collect(begin: threading.Event, done: threading.Event) -> None:
+    begin.wait()
+    gc.collect()
+    done.set()
+
+
+def _let_collect(begin: threading.Event, done: threading.Event) -> None:
+    begin.set()
+    # Where it is in the destructor of the group, only the peer ends it.
+    done.wait(1)
 
 
 def _be_the_peer(place: Path) -> None:
@@ -154,7 +199,7 @@ if __name__ == "__main__":
     _, part, *places = sys.argv
     if part == "peer":
         _be_the_peer(Path(*places))
-    elif part == "in_a_destructor":
-        _end_in_a_destructor(Path(*places))
+    elif places:
+        _end_in_a_destructor(part, Path(*places))
     else:
         _end_a_process(part)
