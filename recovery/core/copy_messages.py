@@ -1,4 +1,4 @@
-"""What a node and the scheduler say to each other so that each rank's checkpoints lie on other hosts too."""
+"""What a node and the scheduler say to each other so that each rank's checkpoints lie on other hosts too, and in object storage."""
 
 from __future__ import annotations
 
@@ -88,5 +88,23 @@ class CopiesKept(msgspec.Struct, frozen=True, kw_only=True, tag="copies_kept", o
     """Copies in memory are kept from here on: they are for the newest step alone."""
 
 
-CopyFromNode = Union[CopyReport, CopyFailed]
-CopyFromScheduler = Union[CopyOrder, CopiesKept]
+class UploadOrder(msgspec.Struct, frozen=True, kw_only=True, tag="upload_order"):
+    """Send the own contribution to a committed step to object storage, in the place of one ordered before; `UploadReport` follows."""
+
+    run: RunNumber
+    checkpoint: HeldCheckpoint
+    """As the rank has reported it."""
+
+
+class UploadReport(msgspec.Struct, frozen=True, kw_only=True, tag="upload_report"):
+    """The contribution of an `UploadOrder` is in object storage, or never will be: the next step may follow once all ranks have said so."""
+
+    request_id: RequestName
+    step: Count
+    digest: ShortText
+    is_there: bool
+    """False: the rank does not have it any more, or it is none that is sent."""
+
+
+CopyFromNode = Union[CopyReport, CopyFailed, UploadReport]
+CopyFromScheduler = Union[CopyOrder, CopiesKept, UploadOrder]

@@ -140,6 +140,8 @@ class Register(msgspec.Struct, frozen=True, kw_only=True, tag="register"):
     """Where its files of checkpoints can be fetched (host:port); empty: nowhere."""
     program: Program | None = None
     """None: a server, or a release before this one."""
+    stores: bool = False
+    """It sends its checkpoints to object storage when it is ordered to."""
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):

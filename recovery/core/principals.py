@@ -88,6 +88,7 @@ SENDERS: dict[type[msgspec.Struct], Sender] = {
     h.Position: _MEMBER,
     c.CopyReport: _MEMBER,
     c.CopyFailed: _MEMBER,
+    c.UploadReport: _MEMBER,
 }
 """By message: the principals that may send it. None may send what has no row."""
 

@@ -5,7 +5,7 @@ Keys, relative to `<job>/run-<run>/`; STEP is `<generation>-<step>`, 12 digits e
     steps/STEP/rank-<n>.json            where the contribution of a rank lies; created when all of it is there
     steps/STEP/damaged.json             a rank has found its contribution damaged: nobody goes back to this step any more
     commits/STEP.json                   the contributions of all ranks; a step without it is none
-    turns/...                           which step is sent next (upload_order.py)
+    turns/...                           of releases that agreed here on what is sent next; not read
 Job names are quoted as parts of a URL.
 """
 

@@ -39,6 +39,7 @@ from recovery.core.worker.effects import (
     Send,
     SetTimer,
     StopAt,
+    Upload,
     WorkerEffect,
 )
 from recovery.core.worker.stimuli import WorkerTimer
@@ -114,6 +115,8 @@ class Executor:
                 self._retain(effect)
             case Fetch() | RetainCopies():
                 self._copy_work.carry_out(effect, self._local_store.new_request, self._deliver)
+            case Upload():
+                self._object_storage.upload(effect.checkpoint)
             case Log():
                 _log(effect)
             case Exit():
@@ -194,6 +197,7 @@ class Executor:
         """Let the main thread end the process; where it cannot (stuck in a call) the process is ended from here."""
         if not effect.code:
             self._note_finished()
+            self._object_storage.end_training()
         self._training_control.finish(Verdict(effect.code, effect.reason))
         if effect.code:
             self._loop.call_later(self._abort_s, self.force, effect)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recovery import clock
@@ -17,7 +16,7 @@ from recovery.core.tiers import tier_of
 from recovery.errors import CheckpointDigestError, CheckpointError, CheckpointManifestError
 from recovery.objects import commits
 from recovery.objects.store import ObjectStore, opened
-from recovery.objects.uploads import Uploads
+from recovery.objects.uploads import Part, Uploads
 
 if TYPE_CHECKING:
     from recovery.worker.held_copies import Copies
@@ -34,7 +33,7 @@ _SLOW_S = 2.0
 
 
 class ObjectStorage:
-    """One per process. What blocks says so; `note_saved` and `committed` do not."""
+    """One per process. What blocks says so; `note_saved`, `committed` and `upload` do not."""
 
     def __init__(
         self,
@@ -43,6 +42,7 @@ class ObjectStorage:
         still_owns_rank: Callable[[], bool],
         pin: Callable[[tuple[int, ...]], None],
         failed: Callable[[int, str], None],
+        over: Callable[[Part, bool], None],
     ) -> None:
         """Prepare; nothing is asked of the storage.
 
@@ -52,9 +52,12 @@ class ObjectStorage:
             still_owns_rank: asked before a name is given.
             pin: takes the steps that stay on the disk for the sake of what is in the storage. From any thread.
             failed: takes the step of an upload that failed, and why. From any thread.
+            over: takes what was ordered once it is there, or (False) never will be. From any thread.
         """
         self.url, self._copies, self._still_owns_rank = url, copies, still_owns_rank
-        self._uploads = Uploads(lambda: opened(url), pin=pin, failed=failed, leads_here=self._leads_here)
+        self._uploads = Uploads(
+            lambda: opened(url), pin=pin, failed=failed, over=over, leads_here=self._leads_here
+        )
         self._asked: set[tuple[str, RunId, Rank]] = set()
         self._began: dict[tuple[RunId, Generation], GenerationStart] = {}
         """Where generations began, as the scheduler and their plans have said."""
@@ -68,7 +71,7 @@ class ObjectStorage:
         """This rank has saved checkpoints, or was given a plan."""
         for record in records:
             if isinstance(record, CheckpointRecord):
-                self._know(record.step, record.path)
+                self._know(record)
             elif isinstance(record, GenerationRecord):
                 self._began[record.run, record.generation] = start_of(record)
                 self._uploads.pin_again()
@@ -78,11 +81,20 @@ class ObjectStorage:
         if self.is_on and step:
             self._uploads.committed(step)
 
+    def upload(self, checkpoint: HeldCheckpoint) -> None:
+        """The scheduler has ordered it."""
+        if self.is_on:
+            self._uploads.order(Part.of(checkpoint))
+
+    def end_training(self) -> None:
+        """The job has finished: what is committed last is sent without an order."""
+        self._uploads.end_training()
+
     @property
     def unsent_step(self) -> int:
         """The newest committed step, while it is still to be sent; 0: nothing is left."""
         unsent = self._uploads.unsent
-        return unsent[0] if unsent is not None else 0
+        return unsent.step if unsent is not None else 0
 
     def await_sent(self, within_s: float) -> None:
         """Wait until nothing is left to be sent. Blocks.
@@ -110,8 +122,9 @@ class ObjectStorage:
         unsent = self._uploads.unsent
         self._uploads.stop()
         if unsent is not None:
-            step, path = unsent
-            raise CheckpointError("UPLOAD_NOT_FINISHED", step=step, url=self.url, reason=reason, path=path)
+            raise CheckpointError(
+                "UPLOAD_NOT_FINISHED", step=unsent.step, url=self.url, reason=reason, path=unsent.path
+            )
 
     def _leads_here(self, run: int, at: commits.At) -> bool:
         """Does a step of the storage lead to where training is now, as far as this process knows?"""
@@ -142,7 +155,7 @@ class ObjectStorage:
         """
         own = tuple(held)
         for checkpoint in own:
-            self._know(checkpoint.step, checkpoint.path)
+            self._know(checkpoint)
         if not self.is_on or (job, run, rank) in self._asked:
             return ()
         self._asked.add((job, run, rank))
@@ -223,13 +236,13 @@ class ObjectStorage:
                     commits.mark_damaged(store, commit)
                 raise
         _logger.info("event=checkpoint_brought step=%d url=%s path=%s", commit.step, self.url, brought.path)
-        self._know(brought.step, brought.path)
+        self._know(brought)
         return brought
 
-    def _know(self, step: int, path: str) -> None:
+    def _know(self, checkpoint: HeldCheckpoint | CheckpointRecord) -> None:
         # A folder has no files of one rank alone, and what is in memory is no durable step.
-        if self.is_on and not path.endswith("/") and tier_of(path).is_durable:
-            self._uploads.know(step, Path(path))
+        if self.is_on and not checkpoint.path.endswith("/") and tier_of(checkpoint.path).is_durable:
+            self._uploads.know(Part.of(checkpoint))
 
 
 def _is_damaged(store: ObjectStore, job: str, run: RunId, at: commits.At) -> bool:

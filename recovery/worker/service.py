@@ -21,6 +21,7 @@ from recovery.core.worker.effects import NoteAdmission, WorkerEffect
 from recovery.core.worker.machine import WorkerMachine
 from recovery.core.worker.stimuli import WorkerTimer
 from recovery.errors import ProcessError, RecoveryError
+from recovery.objects.uploads import Part
 from recovery.store import job_token_file
 from recovery.tls.process_channels import channel_of
 from recovery.tls.side import Side
@@ -95,6 +96,7 @@ class WorkerService:
             replaces=settings.replaces,
             starts_again=starts_again,
             program=program(settings) if role is Role.WORKER else None,
+            stores=bool(settings.checkpoint_store) and rules.recovery_enabled,
         )
         self.machine = WorkerMachine(identity, rules)
         given, path = settings.job_token, settings.recovery_path
@@ -122,10 +124,15 @@ class WorkerService:
 
     def _storage(self, url: str, copies: Copies | None) -> ObjectStorage:
         control = self.training_control
-        return ObjectStorage(url, copies, control.still_owns_rank, control.spare_stored, self._not_uploaded)
+        return ObjectStorage(
+            url, copies, control.still_owns_rank, control.spare_stored, self._not_uploaded, self._uploaded
+        )
 
     def _not_uploaded(self, step: int, reason: str) -> None:
         self.post(s.SaveFailed(self.new_request(), step, reason, uploading=True))
+
+    def _uploaded(self, part: Part, is_there: bool) -> None:
+        self.post(s.Uploaded(self.new_request(), part.step, part.digest, is_there))
 
     def _copies(self, settings: Settings) -> Copies | None:
         copies = self.local_store.copies

@@ -20,7 +20,13 @@ class DrivenWorker:
     """A worker's machine and what it asked for last. What must always be true of it is checked after every stimulus."""
 
     def __init__(
-        self, *, standby: bool = False, replaces: str = "", starts_again: bool = False, **changes: Any
+        self,
+        *,
+        standby: bool = False,
+        replaces: str = "",
+        starts_again: bool = False,
+        stores: bool = False,
+        **changes: Any,
     ) -> None:
         self.rules = Rules(**{"worker_count": 2, **changes})
         identity = Identity(
@@ -31,6 +37,7 @@ class DrivenWorker:
             standby=standby,
             replaces=NodeId(replaces),
             starts_again=starts_again,
+            stores=stores,
         )
         self.machine = WorkerMachine(identity, self.rules)
         self.now = 0

@@ -40,7 +40,7 @@ WHO: dict[str, Principal] = {
 }
 
 MEMBERS_SAY = {
-    "ready", "heartbeat", "checkpoint_report", "checkpoint_invalid", "not_saved", "copy_failed", "copy_report", "state_loaded", "first_step",
+    "ready", "heartbeat", "checkpoint_report", "checkpoint_invalid", "not_saved", "copy_failed", "copy_report", "upload_report", "state_loaded", "first_step",
     "collective_failed", "failure", "done", "leave", "depart", "stop_training", "position",
 }  # fmt: skip
 

@@ -235,6 +235,10 @@ ANSWERS: dict[str, tuple[str, str]] = {
         "a node that could not fetch a contribution from the nodes that it names: of a copy, or its own of a plan with `sources`",
         "`received`; of a plan (`generation`) that it gives up, `interrupt` to all: the next plan asks others, or goes back further",
     ),
+    "upload_report": (
+        "a rank that was sent `upload_order`: its part is there, or (`is_there` false) never will be",
+        "`received`; the next `upload_order` to every rank, if it was the last one or a part that will not come",
+    ),
     "exited": (
         "a launcher alone, on a connection of its own, without `register`. Believed only of the process (`pid`) that holds the id, and from the host that the node came from or names; from elsewhere with the `process` that it named",
         "a close (1000, `heard`)",
@@ -259,6 +263,8 @@ FROM_SCHEDULER: dict[str, str] = {
     "copy_order": "fetch the contribution `checkpoint.digest` from one of `sources`, in that order; verify it, keep it, send `copy_report`. It may come again: then nothing new. "
     "A node that cannot: `copy_failed` with `gives_up`",
     "copies_kept": "copies of steps older than `oldest` may go",
+    "upload_order": "to a node with `stores`: send the own contribution `checkpoint` to object storage, instead of one that was ordered before; then `upload_report`. "
+    "It may come again. Behind `job_ended` every rank sends the newest committed step without it",
     "save_at": "answer `position`. `step` 0: no more. Else stop after that step, if it is not passed; save it, report it, and wait for the next message about it, an `interrupt`, or the end of the connection. With `ends_training` it is not saved, and the wait outlasts the connection",
     "training_ends": "end the loop after that step, and send `done` when the script is through. If it is passed: `collective_failed`",
     "go_on": "train on, if it waits at a step of this drain",

@@ -51,7 +51,9 @@ def storage_of(
     store: ObjectStore, tmp_path: Path, pin: Callable[[tuple[int, ...]], None] = lambda steps: None
 ) -> ObjectStorage:
     copies = Copies(tmp_path / "lost", "0")
-    return ObjectStorage(store.url, copies, lambda: True, pin, lambda step, reason: None)
+    return ObjectStorage(
+        store.url, copies, lambda: True, pin, lambda step, reason: None, lambda part, is_there: None
+    )
 
 
 def plans(began: dict[int, int]) -> list[GenerationRecord]:

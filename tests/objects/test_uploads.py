@@ -1,21 +1,23 @@
-"""Ranks of different speed send the same steps; older ones go, and what fails is tried again."""
+"""What is ordered is sent, and behind training the last step; older ones go, and what fails is tried again."""
 
 from __future__ import annotations
 
 import logging
+import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from recovery.checkpoint.verify import check
 from recovery.errors import CheckpointWriteError
 from recovery.objects import commits
 from recovery.objects.commits import At
 from recovery.objects.store import ObjectStore
-from recovery.objects.upload_order import UploadOrder
-from recovery.objects.uploads import Uploads
+from recovery.objects.uploads import Part, Uploads
 from tests.checkpoint.conftest import Save
 from tests.needs import needs_package
 from tests.objects.body_proxy import BodyProxy, Fault
@@ -56,32 +58,66 @@ def upload(store: ObjectStore, tmp_path: Path, step: int, generation: int = 1) -
         sent(store, saved(tmp_path, rank, step, generation))
 
 
-def test_ranks_that_hold_different_steps_send_the_same_one(here: ObjectStore) -> None:
-    assert UploadOrder(here, "job-a", 1, 1).current(5) == At(1, 5)
-    assert UploadOrder(here, "job-a", 1, 1).current(10) == At(1, 5)
-    assert UploadOrder(here, "job-a", 1, 2).current(10) == At(2, 10), "all begin together in a generation"
+def ordered(uploads: Uploads, tmp_path: Path, rank: int, step: int) -> None:
+    """The step is committed, and its turn has come."""
+    part = part_of(saved(tmp_path, rank, step))
+    uploads.know(part)
+    uploads.committed(step)
+    uploads.order(part)
 
 
-def test_the_next_turn_begins_when_one_has_passed(here: ObjectStore) -> None:
-    first, second = UploadOrder(here, "job-a", 1, 1), UploadOrder(here, "job-a", 1, 1)
-    assert first.current(5) == second.current(10) == At(1, 5)
-    second.pass_on()
-    assert second.current(10) == At(1, 10)
-    assert first.current(5) == At(1, 10)
+def until(is_so: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < give_up, "it does not come"
+        time.sleep(0.01)
 
 
-def test_a_slow_rank_and_a_fast_one_commit_what_both_hold(
+def part_of(path: Path) -> Part:
+    manifest = check(path)
+    return Part(manifest.step, path, manifest.digest)
+
+
+def test_what_is_ordered_is_sent_and_reported_and_what_is_committed_behind_it_waits(
     uploads_of: Callable[..., Uploads], here: ObjectStore, tmp_path: Path
 ) -> None:
-    fast, slow = uploads_of(lambda: here, again_s=0.05), uploads_of(lambda: here, again_s=0.05)
-    for step in (5, 10, 15):
-        fast.know(step, saved(tmp_path, 0, step))
-        slow.know(step, saved(tmp_path, 1, step))
-        fast.committed(step)
-    slow.committed(15)
-    assert fast.finish(60)
-    assert slow.finish(60)
-    assert commits.steps(here, "job-a", 1)[0] == At(1, 15)
+    reported: queue.Queue[tuple[int, bool]] = queue.Queue()
+    ranks = [
+        uploads_of(lambda: here, over=lambda part, there: reported.put((part.step, there)), again_s=0.05)
+        for _ in (0, 1)
+    ]
+    for rank, uploads in enumerate(ranks):
+        ordered(uploads, tmp_path, rank, 5)
+        assert reported.get(timeout=60) == (5, True), "its own part is there, whatever the other rank does"
+        part = part_of(saved(tmp_path, rank, 10))
+        uploads.know(part)
+        uploads.committed(10)
+        assert uploads.unsent == part
+    until(lambda: commits.steps(here, "job-a", 1) == (At(1, 5),))
+    for uploads in ranks:
+        uploads.end_training()
+    assert all(uploads.finish(60) for uploads in ranks), (
+        "behind training the last one is sent without an order"
+    )
+    assert commits.steps(here, "job-a", 1)[0] == At(1, 10)
+    assert reported.empty()
+
+
+def test_what_was_sent_is_reported_again_when_it_is_ordered_again(
+    uploads_of: Callable[..., Uploads], here: ObjectStore, tmp_path: Path
+) -> None:
+    """A scheduler that was started again does not know."""
+    reported: queue.Queue[tuple[int, bool]] = queue.Queue()
+    uploads = uploads_of(
+        lambda: here, over=lambda part, there: reported.put((part.step, there)), again_s=0.05
+    )
+    ordered(uploads, tmp_path, 0, 5)
+    assert reported.get(timeout=60) == (5, True)
+    sent(here, saved(tmp_path, 1, 5))
+    until(lambda: uploads.unsent is None)
+    uploads.order(part_of(saved(tmp_path, 0, 5)))
+    assert reported.get(timeout=60) == (5, True)
+    assert uploads.unsent is None
 
 
 def test_what_the_storage_has_or_gets_stays_on_the_disk(
@@ -89,28 +125,23 @@ def test_what_the_storage_has_or_gets_stays_on_the_disk(
 ) -> None:
     pinned: list[list[tuple[int, ...]]] = [[], []]
     ranks = [uploads_of(lambda: here, pin=said.append, again_s=0.05) for said in pinned]
-    for rank, uploads in enumerate(ranks):
-        for step in (5, 10):
-            uploads.know(step, saved(tmp_path, rank, step))
     for step in (5, 10):
-        for uploads in ranks:
-            uploads.committed(step)
-        assert all(uploads.finish(60) for uploads in ranks)
+        for rank, uploads in enumerate(ranks):
+            ordered(uploads, tmp_path, rank, step)
+        until(lambda: all(uploads.unsent is None for uploads in ranks))
     for said in pinned:
-        assert said[0] in ((5,), (5, 5))
-        assert (5, 10) in said
-        assert said[-1] == (10,)
+        assert said == [(5,), (5,), (10, 5), (5, 10)]
 
 
-def test_a_step_that_a_rank_has_lost_is_passed_on(
+def test_another_step_that_is_ordered_takes_the_place_of_one_that_is_not_whole(
     uploads_of: Callable[..., Uploads], here: ObjectStore, tmp_path: Path
 ) -> None:
-    assert UploadOrder(here, "job-a", 1, 1).current(5) == At(1, 5)
-    ranks = [uploads_of(lambda: here, again_s=0.05), uploads_of(lambda: here, again_s=0.05)]
+    ranks = [uploads_of(lambda: here, again_s=3_600), uploads_of(lambda: here, again_s=3_600)]
+    ordered(ranks[0], tmp_path, 0, 5)
     for rank, uploads in enumerate(ranks):
-        uploads.know(10, saved(tmp_path, rank, 10))
-        uploads.committed(10)
-    assert all(uploads.finish(60) for uploads in ranks)
+        ordered(uploads, tmp_path, rank, 10)
+    ranks[0].order(part_of(saved(tmp_path, 0, 10)))
+    until(lambda: ranks[1].unsent is None)
     assert commits.steps(here, "job-a", 1) == (At(1, 10),)
 
 
@@ -126,12 +157,10 @@ def test_storage_that_fails_is_tried_again(
         return here
 
     sent(here, saved(tmp_path, 0, 5))
-    assert UploadOrder(here, "job-a", 1, 1).current(5) == At(1, 5)
     told: list[tuple[int, str]] = []
     uploads = uploads_of(opened, failed=lambda step, reason: told.append((step, reason)), again_s=0.05)
-    uploads.know(5, saved(tmp_path, 1, 5))
     with caplog.at_level(logging.INFO):
-        uploads.committed(5)
+        ordered(uploads, tmp_path, 1, 5)
         assert failed.wait(60)
         assert uploads.finish(60) or uploads.finish(60)
     [(step, reason)] = told
@@ -142,50 +171,6 @@ def test_storage_that_fails_is_tried_again(
     )
     assert f"event=upload_failed training goes on, and it is tried again: {reason}" in caplog.text
     assert "event=checkpoint_uploaded step=5" in caplog.text
-
-
-def test_what_is_skipped_is_said_with_the_reason(
-    uploads_of: Callable[..., Uploads], here: ObjectStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    works = threading.Event()
-
-    def opened() -> ObjectStore:
-        if not works.is_set():
-            raise CheckpointWriteError(path=here.url, reason="no route to it")
-        return here
-
-    ranks = [uploads_of(opened, again_s=0.05), uploads_of(opened, again_s=0.05)]
-    with caplog.at_level(logging.INFO):
-        for step in (5, 10, 15):
-            for rank, uploads in enumerate(ranks):
-                uploads.know(step, saved(tmp_path, rank, step))
-                uploads.committed(step)
-        assert not any(uploads.finish(60) for uploads in ranks), "it fails for both by now"
-        works.set()
-        assert all(uploads.finish(60) or uploads.finish(60) for uploads in ranks)
-    said = [line for line in caplog.messages if line.startswith("event=uploads_skipped")]
-    assert len(said) == len(ranks)
-    for line in said:
-        assert "steps=5,10 instead=15" in line
-        assert "no route to it" in line
-
-
-def test_what_waited_for_so_long_that_it_is_forgotten_is_said_too(
-    uploads_of: Callable[..., Uploads], here: ObjectStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    failed = threading.Event()
-
-    def opened() -> ObjectStore:
-        failed.set()
-        raise CheckpointWriteError(path=here.url, reason="no route to it")
-
-    uploads, path = uploads_of(opened, again_s=3_600), saved(tmp_path, 0, 1)
-    for step in range(1, 130):
-        uploads.know(step, path)
-        uploads.committed(step)
-        assert failed.wait(60)
-    [line] = [line for line in caplog.messages if line.startswith("event=uploads_skipped")]
-    assert f"steps={','.join(map(str, range(1, 65)))} instead=129 " in line
 
 
 def test_an_upload_that_fails_is_told_once_a_step_however_often_it_is_tried(
@@ -199,8 +184,7 @@ def test_an_upload_that_fails_is_told_once_a_step_however_often_it_is_tried(
 
     uploads = uploads_of(opened, failed=lambda step, reason: told.append(step), again_s=0.01)
     for step in (5, 10):
-        uploads.know(step, saved(tmp_path, 0, step))
-        uploads.committed(step)
+        ordered(uploads, tmp_path, 0, step)
         while step not in told:
             assert tried.acquire(timeout=60)
         for _ in range(3):
@@ -208,18 +192,38 @@ def test_an_upload_that_fails_is_told_once_a_step_however_often_it_is_tried(
     assert told == [5, 10]
 
 
-def test_a_damaged_file_is_never_sent(
-    uploads_of: Callable[..., Uploads], here: ObjectStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda path: path.write_bytes(b"stale"),
+        lambda path: path.unlink(),
+        lambda path: Save(path.parent)(path.name, b"trained again", rank=0, step=5, generation=2),
+    ],
+    ids=["damaged", "gone", "another"],
+)
+def test_a_file_that_is_not_what_was_saved_is_never_sent(
+    uploads_of: Callable[..., Uploads],
+    here: ObjectStore,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    spoil: Callable[[Path], object],
 ) -> None:
-    path = saved(tmp_path, 0, 5)
-    path.write_bytes(b"stale")
-    told: list[int] = []
-    uploads = uploads_of(lambda: here, failed=lambda step, reason: told.append(step), again_s=0.05)
-    uploads.know(5, path)
+    told, reported = list[int](), list[tuple[int, bool]]()
+    uploads = uploads_of(
+        lambda: here,
+        failed=lambda step, reason: told.append(step),
+        over=lambda part, there: reported.append((part.step, there)),
+        again_s=0.05,
+    )
+    part = part_of(saved(tmp_path, 0, 5))
+    spoil(part.path)
+    uploads.know(part)
     uploads.committed(5)
+    uploads.order(part)
     assert uploads.finish(60)
     assert "event=upload_left_out" in caplog.text
     assert told == [5]
+    until(lambda: reported == [(5, False)])
     assert not (tmp_path / "objects").exists()
 
 
@@ -250,8 +254,7 @@ def test_the_end_of_the_process_does_not_wait_for_storage_that_fails(
         raise CheckpointWriteError(path="s3://bucket", reason="no route to it")
 
     uploads = uploads_of(opened, again_s=0.05)
-    uploads.know(5, saved(tmp_path, 0, 5))
-    uploads.committed(5)
+    ordered(uploads, tmp_path, 0, 5)
     ended: list[bool] = []
     # Not for the hour that it would have.
     ends = threading.Thread(target=lambda: ended.append(uploads.finish(3_600)), daemon=True)
@@ -270,16 +273,38 @@ def test_a_storage_that_does_not_keep_what_was_created_first_gets_no_checkpoint(
         through = client_of(proxy.address, tmp_path)
         assert not through.creates_once()
         uploads = uploads_of(lambda: through, again_s=0.05)
-        uploads.know(5, saved(tmp_path, 0, 5))
-        uploads.committed(5)
+        ordered(uploads, tmp_path, 0, 5)
         assert not uploads.finish(60)
         assert "lets an object be written over" in caplog.text
         assert commits.steps(direct, "job-a", 1) == ()
         proxy.clear()
         other = uploads_of(lambda: direct, again_s=0.05)
-        other.know(5, saved(tmp_path, 1, 5))
-        other.committed(5)
+        ordered(other, tmp_path, 1, 5)
         assert other.finish(60)
         assert uploads.finish(60), "it is tried again"
     assert direct.creates_once()
     assert not [name for name in direct.names("") if name.startswith("probe-")], "what was tried is removed"
+
+
+def test_what_fails_of_a_step_that_was_overtaken_does_not_end_the_wait_for_the_last(
+    uploads_of: Callable[..., Uploads], here: ObjectStore, tmp_path: Path
+) -> None:
+    asked = threading.Event()
+
+    def opened() -> ObjectStore:
+        if asked.is_set():
+            return here
+        asked.set()
+        # It is waited for.
+        until(lambda: uploads._training_is_over)
+        raise CheckpointWriteError(path=here.url, reason="cut")
+
+    sent(here, saved(tmp_path, 1, 10))
+    uploads = uploads_of(opened, again_s=3_600)
+    ordered(uploads, tmp_path, 0, 5)
+    assert asked.wait(60)
+    last = part_of(saved(tmp_path, 0, 10))
+    uploads.know(last)
+    uploads.committed(10)
+    assert uploads.finish(60)
+    assert commits.steps(here, "job-a", 1) == (At(1, 10),)

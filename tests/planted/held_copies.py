@@ -33,8 +33,8 @@ HELD_COPIES = (
         "I17",
         "core/scheduler/checkpoints/copying.py",
         "order",
-        "(copying.due or copying.due_in_memory) and not copying.step and _all_are_here(state)",
-        "(copying.due or copying.due_in_memory) and _all_are_here(state)",
+        "(copying.due or copying.due_in_memory) and not copying.step and all_are_here(state)",
+        "(copying.due or copying.due_in_memory) and all_are_here(state)",
         (f"{_COPIES}::test_while_a_step_is_copied_only_the_newest_committed_one_waits",),
     ),
     Bug(

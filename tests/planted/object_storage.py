@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.planted.bug import Bug
 
+_ORDERS = "tests/core/test_uploads.py"
 _COMMITS = "tests/objects/test_step_commits.py"
 _LAST_UPLOADS = "tests/objects/test_last_uploads.py"
 _UPLOADS = "tests/objects/test_uploads.py"
@@ -56,22 +57,31 @@ OBJECT_STORAGE = (
         (f"{_ROLLED_BACK}::test_rolled_back_steps_take_no_place_of_those_that_are_kept",),
     ),
     Bug(
-        "each rank sends the step that it likes",
+        "the next step is sent before all ranks have sent theirs",
         "I14",
-        "objects/upload_order.py",
-        "UploadOrder._take",
-        "At(self._generation, turn.step)",
-        "At(self._generation, step)",
-        (f"{_UPLOADS}::test_ranks_that_hold_different_steps_send_the_same_one",),
+        "core/scheduler/copy_state.py",
+        "Uploading.note_sent",
+        "not self.pending",
+        "True",
+        (f"{_ORDERS}::test_the_newest_that_waits_follows_when_each_rank_has_sent_its_part",),
     ),
     Bug(
         "a rank that has lost a step keeps all the others waiting",
         "I14",
-        "objects/upload_order.py",
-        "UploadOrder._is_over",
-        "passed or commits.read_commit(self._store, self._job, self._run, at) is not None",
-        "commits.read_commit(self._store, self._job, self._run, at) is not None",
-        (f"{_UPLOADS}::test_the_next_turn_begins_when_one_has_passed",),
+        "core/scheduler/copy_state.py",
+        "Uploading.note_sent",
+        "not is_there",
+        "False",
+        (f"{_ORDERS}::test_a_part_that_is_gone_keeps_nobody_waiting",),
+    ),
+    Bug(
+        "the file of a step that is to be sent goes before it is",
+        "I14",
+        "objects/uploads.py",
+        "Uploads.order",
+        "self.pin_again()",
+        "",
+        (f"{_UPLOADS}::test_what_the_storage_has_or_gets_stays_on_the_disk",),
     ),
     Bug(
         "retention in object storage takes one step too many",
@@ -87,8 +97,8 @@ OBJECT_STORAGE = (
         "I14",
         "objects/uploads.py",
         "Uploads.finish",
-        "self._newest is None or self._failures >= given_up",
-        "self._newest is None",
+        "self._unsent is None or self._failures >= given_up",
+        "self._unsent is None",
         (f"{_UPLOADS}::test_the_end_of_the_process_does_not_wait_for_storage_that_fails",),
         hangs=True,
     ),
@@ -113,10 +123,10 @@ OBJECT_STORAGE = (
     Bug(
         "steps that object storage was too slow for are not said",
         "I14",
-        "objects/uploads.py",
-        "Uploads._tell_skipped",
-        "if skipped:\n    self._say_skipped(skipped, step)",
-        "",
-        (f"{_UPLOADS}::test_what_is_skipped_is_said_with_the_reason",),
+        "core/scheduler/checkpoints/uploading.py",
+        "committed",
+        "not skipped or not uploading.due",
+        "True",
+        (f"{_ORDERS}::test_each_step_that_is_skipped_is_said_with_the_reason",),
     ),
 )

@@ -31,6 +31,7 @@ from recovery.core.worker.effects import (
     Send,
     SetTimer,
     StopAt,
+    Upload,
     WorkerEffect,
 )
 from recovery.core.worker.machine import WorkerMachine
@@ -180,6 +181,8 @@ class Process:
             self.pinned = effect.pinned
             self.known.note(effect.step, effect.durable_step)
             self.known.pinned_in_memory = effect.pinned_in_memory
+        elif isinstance(effect, Upload):
+            self.world.storage.order(self, effect.checkpoint)
         elif isinstance(effect, (Fetch, RetainCopies)):
             self.world.exchange.do(self, effect)
         elif isinstance(effect, (StopAt, EndTraining, ResumeTraining, LeaveAsAsked)):
@@ -352,7 +355,7 @@ class Process:
             previous_durable_step=self.known.previous_durable_step,
             keep_checkpoint_max=self.world.shape.keep,
             keep_checkpoint_per_n_minutes=0,
-            pinned=self.pinned,
+            pinned=(*self.pinned, *self.world.storage.pinned(self)),
         ):
             self.world.promises.deleted(self, old)
             del disk[old]

@@ -47,6 +47,8 @@ class Spares(msgspec.Struct, frozen=True, kw_only=True):
     failing_fetches: float = 0.0
     """How many requests for a contribution are cut, or come too slowly."""
     fetch_ms: tuple[int, int] = (1, 50)
+    stores: bool = False
+    """Ranks send their checkpoints to object storage."""
     memory_every: int = 0
     """Steps between two checkpoints in memory; 0: there are none."""
     live: bool = False
@@ -150,8 +152,9 @@ def losses_of(seed: int) -> list[tuple[int, int]]:
 def spares_of(seed: int) -> Spares:
     """Draw them, from a stream of their own: the rest of a seed does not depend on it."""
     draw = random.Random(f"{seed}/spares")
+    stores = random.Random(f"{seed}/storage").random() < 0.3
     if draw.random() < 0.2:
-        return Spares()
+        return Spares(stores=stores)
     return Spares(
         standbys=draw.choice((0, 1, 1, 2, 3)),
         fresh_ids=draw.random() < 0.5,
@@ -161,4 +164,5 @@ def spares_of(seed: int) -> Spares:
         identities=True,
         rejoin_on_proof=draw.random() < 0.4,
         exits_seen=draw.choice((0.0, 0.5, 1.0)),
+        stores=stores,
     )

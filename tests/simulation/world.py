@@ -29,6 +29,7 @@ from tests.simulation.slots import Slot, slot_name
 from tests.simulation.stops import DrainPromises
 from tests.simulation.store_model import StoreModel
 from tests.simulation.training_stops import TrainingEndPromises
+from tests.simulation.uploads import Storage
 
 COLLECTIVE_TIMEOUT_MS = 30_000
 """Behind the end of the job: how long a rank still waits in a collective for peers that are gone."""
@@ -60,7 +61,7 @@ class World:
         self.disk = Disks(self._can_read)
         self.drains = DrainPromises(self)
         self.training_end = TrainingEndPromises(self)
-        self.exchange = Exchange(self)
+        self.exchange, self.storage = Exchange(self), Storage(self)
         self.seconds: list[Process] = []
         """Further processes of an id whose first one runs, or is paused."""
         self.finished: set[str] = set()
@@ -130,6 +131,7 @@ class World:
             process=process,
             standby=slot.standby,
             replaces=NodeId(replaces),
+            stores=self.shape.spares.stores,
         )
 
     def second(self, process: Process) -> None:

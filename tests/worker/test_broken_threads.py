@@ -15,7 +15,7 @@ import pytest
 from typing_extensions import override
 
 from recovery import config
-from recovery.checkpoint.verify import Wanted
+from recovery.checkpoint.verify import Wanted, check
 from recovery.checkpoint.watch import DirectoryWatch
 from recovery.core.effects import Persist
 from recovery.core.ids import NodeId, Rank, RunId
@@ -26,7 +26,7 @@ from recovery.errors import ROWS, ProcessError
 from recovery.launch.attempt import Attempt, History
 from recovery.objects import commits
 from recovery.objects.store import opened
-from recovery.objects.uploads import Uploads
+from recovery.objects.uploads import Part, Uploads
 from recovery.store.reader import read_worker
 from recovery.transport.access import Access
 from recovery.transport.blocking_calls import Calls
@@ -171,9 +171,10 @@ def test_an_upload_whose_thread_cannot_be_started_begins_with_the_next_commit(
 ) -> None:
     there = tmp_path / "none.ckpt"
     uploads = Uploads(lambda: opened(f"file://{tmp_path}"))
-    uploads.know(10, there)
+    part = Part(10, there, "digest")
+    uploads.know(part)
     with without_threads():
-        uploads.committed(10)
+        uploads.order(part)
     assert "event=upload_failed no thread can be started" in caplog.text
 
     uploads.committed(10)
@@ -191,7 +192,7 @@ def test_behind_a_script_where_no_thread_starts_any_more_its_last_checkpoint_is_
     uploads = Uploads(lambda: there)
     path = Save(tmp_path / "own")("train-1_10.ckpt", world_size=1, step=10)
     with without_threads():
-        uploads.know(10, path)
+        uploads.know(Part(10, path, check(path).digest))
         uploads.committed(10)
         assert uploads.finish(1)
     assert uploads.unsent is None
@@ -281,6 +282,7 @@ def results_of(
                 lambda: True,
                 lambda steps: None,
                 lambda step, reason: None,
+                lambda part, is_there: None,
             ),
             abort_timeout_ms=1_000,
             finished_file=None,

@@ -1,4 +1,4 @@
-"""Where the copying of checkpoints stands. Nothing is decided here."""
+"""Where the copying of checkpoints stands, and the sending of them to object storage. Nothing is decided here."""
 
 from __future__ import annotations
 
@@ -115,4 +115,54 @@ class Copying:
         )
         assert not self.copied_in_memory or self.copied_in_memory > self.copied_step, (
             f"what is copied in memory is newer: {self.copied_in_memory}, {self.copied_step}"
+        )
+
+
+class Uploading:
+    """One step is sent to object storage at a time, by all ranks; of the steps that are committed on the disks meanwhile the newest is next."""
+
+    def __init__(self) -> None:
+        """Nothing is sent."""
+        self.step = 0
+        """The step that is being sent; 0: none."""
+        self.due = 0
+        """The newest committed step, until it is begun; 0: none waits."""
+        self.sent_step = 0
+        """The newest of which all ranks have sent their parts; 0: none, as far as this scheduler knows."""
+        self.failure = ""
+        """What a rank has last said of an upload of `step` that failed."""
+        self.pending: dict[Rank, ConnectionId | None] = {}
+        """Ranks whose parts of `step` are not there yet, and the connection on which each was ordered."""
+        self.rescan = False
+        """Has something changed by which an order may be sent?"""
+
+    def begin(self, ranks: int) -> None:
+        """Begin with what is due."""
+        self.step, self.due, self.failure = self.due, 0, ""
+        self.pending = dict.fromkeys(map(Rank, range(ranks)))
+
+    def note_sent(self, rank: Rank, *, is_there: bool) -> None:
+        """A rank's part is there. Where it never will be, nobody else's is waited for."""
+        del self.pending[rank]
+        if not is_there:
+            self.stop()
+        elif not self.pending:
+            self.sent_step = self.step
+            self.stop()
+
+    def stop(self) -> None:
+        """What was ordered is not waited for any more."""
+        self.step, self.rescan = 0, True
+        self.pending.clear()
+
+    def go_back(self, step: int, durable_step: int) -> None:
+        """A plan goes to `step`; that one is on all disks."""
+        self.stop()
+        self.sent_step = self.sent_step if self.sent_step <= step else 0
+        self.due = durable_step if durable_step != self.sent_step else 0
+
+    def check(self) -> None:
+        """Assert what is always true of it."""
+        assert bool(self.pending) == bool(self.step), (
+            f"a step is being sent while parts of it are missing, and no longer: {self.step}, {len(self.pending)}"
         )

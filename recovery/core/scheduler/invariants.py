@@ -20,6 +20,7 @@ def check(state: SchedulerState) -> None:
     _check_connections(state)
     state.waiting.check()
     state.copying.check()
+    state.uploading.check()
     for node in state.nodes.values():
         _check_node(state, node)
     for role in Role:

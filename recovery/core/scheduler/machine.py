@@ -13,7 +13,7 @@ from typing_extensions import assert_never
 from recovery.core import messages as m
 from recovery.core import principals
 from recovery.core.barrier_messages import BarrierFromNode, Depart, Position, StopJob, StopTraining
-from recovery.core.copy_messages import CopyFailed, CopyReport
+from recovery.core.copy_messages import CopyFailed, CopyReport, UploadReport
 from recovery.core.copy_records import CopyRecord
 from recovery.core.effects import Answer, Persist
 from recovery.core.ids import ConnectionId, RequestId
@@ -29,7 +29,7 @@ from recovery.core.records import (
 )
 from recovery.core.rules import Rules
 from recovery.core.scheduler import barrier_ends, invariants, job_end, leave_requests, restore, training_end
-from recovery.core.scheduler.checkpoints import reports
+from recovery.core.scheduler.checkpoints import reports, uploading
 from recovery.core.scheduler.effects import (
     BarrierTimer,
     CloseConnection,
@@ -82,6 +82,7 @@ _FromSpeaker = Union[
     BarrierFromNode,
     CopyReport,
     CopyFailed,
+    UploadReport,
 ]
 """What only a registered node may send."""
 
@@ -284,6 +285,8 @@ class SchedulerMachine:
                 return reports.on_copy_report(state, node, message)
             case CopyFailed():
                 return reports.on_copy_failed(state, node, message)
+            case UploadReport():
+                return uploading.on_upload_report(state, node, message)
             case _:
                 assert_never(message)
 

@@ -137,6 +137,9 @@ class Node:
     differs = ""
     """How that differs from what another host runs, where its admission is the first to show it."""
 
+    stores = False
+    """It sends its checkpoints to object storage, as it said when it registered."""
+
     def __init__(self, record: NodeRecord, *, heard_ms: int, slot: str | None = None) -> None:
         """Start from what is stored.
 

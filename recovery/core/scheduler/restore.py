@@ -60,6 +60,7 @@ def restore(  # noqa: PLR0913 - one for each table
         state.put(Node(record, heard_ms=0, slot=of_others.get(record.node_id)))
     state.checkpoints.copies.load((record for record in copies if record.run == run), state.generations)
     copying.restore(state)
+    state.uploading.go_back(0, state.checkpoints.durable_step)
     for process in processes:
         node = state.nodes.get(process.node_id)
         if node is not None and node.record.incarnation == process.incarnation:

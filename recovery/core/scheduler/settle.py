@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 from recovery.core import messages as m
 from recovery.core.records import JobState
 from recovery.core.scheduler import barrier_ends, training_end
-from recovery.core.scheduler.checkpoints import copying
+from recovery.core.scheduler.checkpoints import copying, uploading
 from recovery.core.scheduler.effects import SchedulerEffect
 from recovery.core.scheduler.generations import change, plan_messages
 from recovery.core.scheduler.job_states import WAITING
@@ -38,7 +38,8 @@ def settle(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     while more := _round(state, now_ms):
         effects += more
     # Nothing follows from an order, so it comes last, once.
-    return [*effects, *copying.order(state)] if _may_order_copies(state) else effects
+    effects += copying.order(state) if _may_order_copies(state) else []
+    return [*effects, *uploading.order(state)] if _may_order_uploads(state) else effects
 
 
 def _round(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
@@ -95,6 +96,10 @@ def _may_order_copies(state: SchedulerState) -> bool:
     return state.job.state is JobState.RUNNING and bool(copies.due or copies.due_in_memory or copies.rescan)
 
 
+def _may_order_uploads(state: SchedulerState) -> bool:
+    return state.job.state is JobState.RUNNING and state.uploading.rescan
+
+
 ORDER: tuple[Step, ...] = (
     # A generation that cannot go on ends, before anything is said to nodes that have come or can follow the next plan.
     _each(lambda facts: facts.failures, change.interrupt),
@@ -114,4 +119,4 @@ ORDER: tuple[Step, ...] = (
     Step(_all_done, change.end_training),
     Step(_all_ready, change.begin_generation),
 )
-"""The steps, in their order. Copies are ordered behind them."""
+"""The steps, in their order. Copies and uploads are ordered behind them."""

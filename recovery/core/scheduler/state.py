@@ -27,7 +27,7 @@ from recovery.core.records import (
 )
 from recovery.core.rules import Rules
 from recovery.core.scheduler.barrier import Barrier
-from recovery.core.scheduler.copy_state import Copying
+from recovery.core.scheduler.copy_state import Copying, Uploading
 from recovery.core.scheduler.job_states import ENDED, JobFact, next_state
 from recovery.core.scheduler.node import Node, Slots
 from recovery.core.scheduler.pending_facts import Facts
@@ -164,7 +164,7 @@ class SchedulerState:
         self.speakers: dict[ConnectionId, NodeId] = {}
         """Whose current incarnation speaks on a connection."""
         self.checkpoints, self.live = CheckpointIndex(rules.world_size), LiveRollback()
-        self.copying, self.disk_commits = Copying(), DiskCommits()
+        self.copying, self.uploading, self.disk_commits = Copying(), Uploading(), DiskCommits()
         self.generations: list[GenerationRecord] = []
         """Of this run, oldest first."""
         self.rendezvous: m.Rendezvous | None = None

@@ -7,13 +7,14 @@ from functools import partial
 import msgspec
 
 from recovery.core import messages as m
+from recovery.core.copy_messages import UploadOrder, UploadReport
 from recovery.core.effects import Log, Persist, Report
 from recovery.core.ids import Generation, Rank
 from recovery.core.policy.message_share import copies_that_fit, newest_that_fit
 from recovery.core.records import CheckpointState, to_record
 from recovery.core.rules import Rules
 from recovery.core.worker import stimuli as s
-from recovery.core.worker.effects import FindCheckpoints, Retain, Send, WorkerEffect
+from recovery.core.worker.effects import FindCheckpoints, Retain, Send, Upload, WorkerEffect
 from recovery.core.worker.requests import Requests
 
 
@@ -89,6 +90,21 @@ class CheckpointMessages:
             reason=failed.reason[:1024],
             in_memory=failed.in_memory,
             uploading=failed.uploading,
+        )
+        return self._requests.send(request)
+
+    @staticmethod
+    def on_upload_order(order: UploadOrder, admitted: m.Admitted | None) -> list[WorkerEffect]:
+        """It is this rank's turn to send what all ranks send."""
+        return [Upload(order.checkpoint)] if admitted is not None and order.run == admitted.run else []
+
+    def on_uploaded(self, uploaded: s.Uploaded) -> list[WorkerEffect]:
+        """What was ordered is in object storage, or never will be."""
+        request = UploadReport(
+            request_id=uploaded.request_id,
+            step=uploaded.step,
+            digest=uploaded.digest,
+            is_there=uploaded.is_there,
         )
         return self._requests.send(request)
 

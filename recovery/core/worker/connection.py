@@ -54,6 +54,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """It starts its program again in its place whenever its generation ends."""
     program: Program | None = None
     """What is compared over the hosts."""
+    stores: bool = False
+    """It sends its checkpoints to object storage."""
 
 
 class LastAdmission(NamedTuple):
@@ -252,6 +254,7 @@ class Connection:
             request_secret=ResumeToken(self._secret),
             serves=self._serves,
             program=self._identity.program,
+            stores=self._identity.stores,
         )
         return [Send(register), SetTimer(s.WorkerTimer.SILENCE, now_ms + self._rules.receive_timeout_ms)]
 

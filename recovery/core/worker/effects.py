@@ -181,6 +181,12 @@ class RetainCopies(msgspec.Struct, frozen=True, tag="retain_copies"):
     """As `oldest`, of what is in memory."""
 
 
+class Upload(msgspec.Struct, frozen=True, tag="upload"):
+    """Send the own contribution to a committed step to object storage, in the place of one before; `Uploaded` follows."""
+
+    checkpoint: HeldCheckpoint
+
+
 WorkerEffect = Union[
     Persist,
     Send,
@@ -203,6 +209,7 @@ WorkerEffect = Union[
     Retain,
     Fetch,
     RetainCopies,
+    Upload,
     Log,
     Exit,
 ]

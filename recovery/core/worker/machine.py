@@ -20,7 +20,14 @@ from __future__ import annotations
 from typing_extensions import assert_never
 
 from recovery.core import messages as m
-from recovery.core.copy_messages import CopiesKept, CopyFailed, CopyOrder, CopyReport
+from recovery.core.copy_messages import (
+    CopiesKept,
+    CopyFailed,
+    CopyOrder,
+    CopyReport,
+    UploadOrder,
+    UploadReport,
+)
 from recovery.core.effects import Log
 from recovery.core.ids import Incarnation, RequestId
 from recovery.core.policy import backoff
@@ -126,6 +133,8 @@ class WorkerMachine:
                 return self._requests.stored(stimulus.request_id)
             case s.SaveFailed():
                 return self._checkpoints.on_save_failed(stimulus)
+            case s.Uploaded():
+                return self._checkpoints.on_uploaded(stimulus)
             case s.CheckpointRejected():
                 return self._checkpoints.on_rejected(stimulus)
             case s.RendezvousOpened():
@@ -206,6 +215,8 @@ class WorkerMachine:
                 return [] if self._leaving else self._fetches.on_order(message, self.admitted)
             case CopiesKept():
                 return self._fetches.on_kept(message, self.past)
+            case UploadOrder():
+                return [] if self._leaving else self._checkpoints.on_upload_order(message, self.admitted)
             case m.JobEnded():
                 said = nothing_to_do(self.admitted, message)
                 return [*said, *self._end(message.outcome.code, message.reason)]
@@ -281,7 +292,7 @@ class WorkerMachine:
                 return [self._departure.exit()]
             case m.CheckpointReport():
                 return [*self._requests.send_next(), *self._requests.send_done_if_due()]
-            case m.CheckpointInvalid() | m.NotSaved() | CopyReport() | CopyFailed():
+            case m.CheckpointInvalid() | m.NotSaved() | CopyReport() | CopyFailed() | UploadReport():
                 return self._requests.send_next()
             case m.Done() | None:
                 return []

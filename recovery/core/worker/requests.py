@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Union
 
-from recovery.core.copy_messages import CopyFailed, CopyReport
+from recovery.core.copy_messages import CopyFailed, CopyReport, UploadReport
 from recovery.core.effects import Exit, Log
 from recovery.core.ids import RequestId
 from recovery.core.messages import (
@@ -40,7 +40,9 @@ is said there still fits; twice of it would be answered no sooner, since the sch
 STOPPED = "STOPPED"
 """What a process says that a signal has ended; so does one whose rank was handed over."""
 
-Request = Union[CheckpointReport, CheckpointInvalid, NotSaved, CopyReport, CopyFailed, Failure, Done, Leave]
+Request = Union[
+    CheckpointReport, CheckpointInvalid, NotSaved, CopyReport, CopyFailed, UploadReport, Failure, Done, Leave
+]
 
 
 class Requests:
@@ -178,7 +180,7 @@ def _may_wait(request: Request) -> bool:
     """Is there nothing that waits for it? A plan does for what it must not go back to, and the end of a process for its last message."""
     if isinstance(request, CopyFailed):
         return not request.generation
-    return isinstance(request, (CheckpointReport, NotSaved, CopyReport))
+    return isinstance(request, (CheckpointReport, NotSaved, CopyReport, UploadReport))
 
 
 class Departure:

@@ -135,6 +135,15 @@ class SaveFailed(msgspec.Struct, frozen=True, tag="save_failed"):
     uploading: bool = False
 
 
+class Uploaded(msgspec.Struct, frozen=True, tag="uploaded"):
+    """What an `UploadOrder` named is in object storage, or (`is_there` False) never will be."""
+
+    request_id: RequestId
+    step: int
+    digest: str
+    is_there: bool
+
+
 class CheckpointRejected(msgspec.Struct, frozen=True, tag="checkpoint_rejected"):
     """The plan's file does not verify."""
 
@@ -294,6 +303,7 @@ WorkerStimulus = Union[
     CheckpointPublished,
     ReportStored,
     SaveFailed,
+    Uploaded,
     CheckpointRejected,
     RendezvousOpened,
     CheckpointsFound,

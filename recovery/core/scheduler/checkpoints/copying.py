@@ -140,7 +140,7 @@ def order(state: SchedulerState) -> list[SchedulerEffect]:
     """Order what can be ordered now, while a generation is under way."""
     copying = state.copying
     effects: list[SchedulerEffect] = []
-    while (copying.due or copying.due_in_memory) and not copying.step and _all_are_here(state):
+    while (copying.due or copying.due_in_memory) and not copying.step and all_are_here(state):
         effects += _begin(state)
     if copying.step and copying.rescan:
         copying.rescan = False
@@ -149,7 +149,7 @@ def order(state: SchedulerState) -> list[SchedulerEffect]:
     return effects
 
 
-def _all_are_here(state: SchedulerState) -> bool:
+def all_are_here(state: SchedulerState) -> bool:
     """Is everybody connected? A scheduler that was restarted knows nobody's address before."""
     # Asked at each message: nobody is looked at while fewer speak than there are workers.
     if len(state.speakers) < state.slots[m.Role.WORKER].taken:

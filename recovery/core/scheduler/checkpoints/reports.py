@@ -11,7 +11,7 @@ from recovery.core.failed_work import FROM_ANOTHER
 from recovery.core.ids import Rank
 from recovery.core.policy import rollback
 from recovery.core.records import EventKind, EventRecord, Record
-from recovery.core.scheduler.checkpoints import copying
+from recovery.core.scheduler.checkpoints import copying, uploading
 from recovery.core.scheduler.effects import SchedulerEffect
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
@@ -48,7 +48,7 @@ def on_checkpoint_report(
     is_durable = held.step == state.checkpoints.durable_step
     if is_durable:
         state.disk_commits.committed(now_ms)
-    needed = (state.generations[-1].step, state.copying.step)
+    needed = (state.generations[-1].step, state.copying.step, state.uploading.step)
     records += [*state.checkpoints.committed_records(held.step), *state.checkpoints.retire(*needed)]
     records.append(
         state.event(
@@ -59,12 +59,14 @@ def on_checkpoint_report(
         )
     )
     answers = state.to_all(copying.committed(state, held.step))
-    return [state.answer(node, report.request_id, records, *answers)]
+    skipped = uploading.committed(state, held.step) if is_durable else []
+    return [*skipped, state.answer(node, report.request_id, records, *answers)]
 
 
 def _brought_back(state: SchedulerState, node: Node, rank: Rank, held: m.HeldCheckpoint) -> list[Record]:
     """It has fetched what its plan goes back to."""
     del state.copying.fetching[rank]
+    state.uploading.rescan = True
     fetched = state.node_event(EventKind.CHECKPOINT_FETCHED, node, step=held.step, details=held.path)
     return [state.checkpoints.bring_back(rank, held), fetched]
 
@@ -79,6 +81,8 @@ def on_not_saved(state: SchedulerState, node: Node, failed: m.NotSaved) -> list[
         details="in memory" if failed.in_memory else "",
     )
     state.checkpoints.failed_work = state.checkpoints.failed_work.and_one(event)
+    if failed.uploading:
+        state.uploading.failure = failed.reason
     return [state.answer(node, failed.request_id, [event])]
 
 

@@ -183,6 +183,7 @@ def _begin(state: SchedulerState, plan: Plan, records: list[Record]) -> Schedule
     fetched = {rank: fetch.held for rank, fetch in state.copying.fetching.items()}
     records += state.checkpoints.roll_back(generation.step, fetched, is_stored=not plan.sources)
     copying.begin_generation(state, generation.step)
+    state.uploading.go_back(generation.step, state.checkpoints.durable_step)
     state.rendezvous, state.deadline_ms = None, None
     state.vacancies.reported_declines.clear()
     job = state.change_job(JobFact.PLAN_MADE, generation=generation.generation)

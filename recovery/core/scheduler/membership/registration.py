@@ -318,7 +318,7 @@ def _connect(state: SchedulerState, node: Node, one: _Applicant, now_ms: int) ->
     node.starts_again, node.is_restarting = register.starts_again, False
     node.waits_by_choice, node.serves = register.standby, register.serves
     node.program, node.differs = register.program, _differs(state, node, register.program)
-    state.copying.rescan = True
+    node.stores, state.copying.rescan, state.uploading.rescan = register.stores, True, True
     state.store_rebuild.reported_generation = max(
         state.store_rebuild.reported_generation, register.generation
     )
