@@ -120,6 +120,18 @@ class DrivenWorker:
         self.handle(s.Disconnected("cut", 0.5))
         self.handle(s.Connected())
 
+    def assert_sent_until_answered(self, request: Any) -> None:
+        """It was sent now, is sent again on the next connection, and no more once it is answered."""
+        kind = type(request)
+        assert self.sent(kind) == [request]
+        self.reconnect()
+        self.admitted(resumed=True)
+        assert self.sent(kind) == [request]
+        self.receive(m.Received(request_id=request.request_id))
+        self.reconnect()
+        self.admitted(resumed=True)
+        assert self.sent(kind) == []
+
 
 def plan(generation: int, step: int = 0) -> m.Rollback:
     return m.Rollback(

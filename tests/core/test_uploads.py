@@ -286,14 +286,7 @@ def test_an_order_is_carried_out_and_reported_until_it_is_answered() -> None:
 
     worker.handle(s.Uploaded(RequestId("u"), 10, held.digest, is_there=True))
     report = UploadReport(request_id=RequestId("u"), step=10, digest=held.digest, is_there=True)
-    assert worker.sent(UploadReport) == [report]
-    worker.reconnect()
-    worker.admitted(resumed=True)
-    assert worker.sent(UploadReport) == [report]
-    worker.receive(m.Received(request_id=RequestId("u")))
-    worker.reconnect()
-    worker.admitted(resumed=True)
-    assert worker.sent(UploadReport) == []
+    worker.assert_sent_until_answered(report)
 
 
 def test_orders_of_another_run_or_to_a_process_that_leaves_are_nothing() -> None:

@@ -69,14 +69,7 @@ def test_a_copy_that_is_ordered_is_fetched_once_and_reported_until_it_is_answere
 
     held = came(worker, fetch=1, of="theirs")
     report = CopyReport(request_id=RequestId("came 1"), rank=Rank(0), checkpoint=held)
-    assert worker.sent(CopyReport) == [report]
-    worker.reconnect()
-    worker.admitted(resumed=True)
-    assert worker.sent(CopyReport) == [report]
-    worker.receive(m.Received(request_id=RequestId("came 1")))
-    worker.reconnect()
-    worker.admitted(resumed=True)
-    assert worker.sent(CopyReport) == []
+    worker.assert_sent_until_answered(report)
     worker.receive(order())
     assert worker.effects_of(we.Fetch), "it is no longer being made"
 
