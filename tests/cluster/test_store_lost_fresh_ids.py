@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from recovery.core.records import EventKind
+from recovery.errors import RecoveryError
+from recovery.store.reader import read_worker
 from tests.cluster.launched import LAUNCHER
 from tests.cluster.small_cluster import SmallCluster
 from tests.cluster.test_launcher_standbys import WINDOW_S, assert_done, cluster_of, taken_over
@@ -28,6 +30,15 @@ def lose_store(directory: Path, *workers: str) -> None:
 def committed(cluster: SmallCluster, step: int) -> bool:
     found = cluster.events(EventKind.CHECKPOINT_COMMITTED)
     return any((one.event.step or 0) >= step for one in found)
+
+
+def has_noted(directory: Path, name: str, generation: int) -> bool:
+    """A process that takes a lost rank opens its store behind its first steps."""
+    try:
+        job = read_worker(directory / "recovery", name, accept_without_wal=True).job
+    except RecoveryError:
+        return False
+    return job is not None and job.generation == generation
 
 
 def went_on(cluster: SmallCluster, step: int) -> None:
@@ -49,6 +60,7 @@ def test_a_launched_job_whose_rank_a_fresh_id_holds_goes_on(tmp_path: Path, by_h
         cluster.wait_step(39, generation=2)
         assert taken_over(cluster) == [("0.2", 0, "0")]
         cluster.wait(lambda: committed(cluster, 35), "step 35 common")
+        cluster.wait(lambda: has_noted(tmp_path, "0.2", 2), "store of the process that took the rank")
         cluster.kill(LAUNCHER)
         cluster.wait(lambda: not cluster.living(), "the end of its processes")
         lose_store(tmp_path)
@@ -77,6 +89,7 @@ def test_a_fresh_id_tells_what_its_place_knows_when_the_workers_are_asked(tmp_pa
         cluster.launch("worker_0.2", MS_REPLACES="worker_0")
         cluster.wait_step(29, generation=2)
         cluster.wait(lambda: committed(cluster, 25), "step 25 common")
+        cluster.wait(lambda: has_noted(tmp_path, "worker_0.2", 2), "store of the process that took the rank")
         cluster.kill("sched", "worker_0.2")
         # What lies in the path does not show all ranks, so every worker is asked; the living one remembers.
         lose_store(tmp_path, "worker_1")
