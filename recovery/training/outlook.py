@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import Any
 
@@ -53,25 +54,29 @@ class End:
 
 
 class LossTold:
-    """The newest loss that is a number on the host. One that is on a device is told only when somebody has read it anyway."""
+    """The newest loss that is a number on the host. One that is on a device is told only when somebody has read it anyway.
+
+    The thread that speaks with the scheduler gets a number and touches no tensor: it would be in C++ without the GIL, and where the interpreter ends
+    meanwhile Python before 3.14 ends the thread there, and C++ the process (torch/ended_groups.py, fact 3).
+    """
 
     def __init__(self) -> None:
         """None yet."""
-        self._read: float | None = None
+        self.value: float | None = None
+        """What may be told, by any thread."""
 
     def read(self, loss: Loss) -> float:
         """Read it, whatever it waits for."""
-        self._read = float(loss)
-        return self._read
+        self.value = float(loss)
+        return self.value
 
-    def value_of(self, loss: Loss | None) -> float | None:
-        """What may be told of a loss; asked by the thread that speaks with the scheduler, which may not wait for a device."""
-        if loss is None or not _is_here(loss):
-            return self._read
-        try:
-            return float(loss)
-        except Exception:  # noqa: BLE001 - whatever was reported, it costs nobody the heartbeat
-            return self._read
+    def note(self, loss: Loss) -> Loss:
+        """Read it in the thread that trains, if nothing is waited for (some 2 us). Gives it back."""
+        if _is_here(loss):
+            # Whatever was reported, it costs nobody a step.
+            with contextlib.suppress(Exception):
+                self.value = float(loss)
+        return loss
 
 
 def steps_of_epoch(batches: Any) -> int:
@@ -115,5 +120,7 @@ def _ended_before(field: str, end: int, done: str) -> UsageError:
 
 
 def _is_here(loss: Loss) -> bool:
-    """Is it a number, or an array in the host's memory, as the array API standard has it?"""
-    return isinstance(loss, (int, float)) or str(getattr(loss, "device", "")) == "cpu"
+    """Is it a number, or an array in the host's memory, as the array API standard has it? Of one that is spread over ranks all of them would be asked."""
+    if isinstance(loss, (int, float)):
+        return True
+    return str(getattr(loss, "device", "")) == "cpu" and not hasattr(loss, "full_tensor")

@@ -207,7 +207,7 @@ class Session(KnownCommits):
         Args:
             loss: float32 [] on any device, or a number. A tensor is detached, so that its graph does not live until the next step.
         """
-        self.loss = loss.detach() if hasattr(loss, "detach") else loss
+        self.loss = self._told.note(loss.detach() if hasattr(loss, "detach") else loss)
 
     def check(self) -> None:
         """See whether the generation goes on; costs about a microsecond.
@@ -313,7 +313,7 @@ class Session(KnownCommits):
             self.epoch,
             self.step_in_epoch,
             total_steps=self.total_steps,
-            loss=self._told.value_of(self.loss),
+            loss=self._told.value,
         )
 
     def read_loss(self) -> float | None:

@@ -33,26 +33,41 @@ class Broken:
         raise RuntimeError("a tensor with 2 elements")
 
 
-def test_a_loss_on_a_device_is_told_when_somebody_has_read_it_anyway() -> None:
-    told, loss = LossTold(), OnDevice()
-    assert told.value_of(loss) is None
+class Spread(OnDevice):
+    """A part of it lies on each rank, so that its value is asked of all of them."""
+
+    device = "cpu"
+
+    def full_tensor(self) -> float:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("kind", [OnDevice, Spread])
+def test_a_loss_that_is_waited_for_is_told_when_somebody_has_read_it_anyway(kind: type[OnDevice]) -> None:
+    told, loss = LossTold(), kind()
+    assert told.note(loss) is loss
+    assert [told.value] == [None]
     assert loss.asked == 0
     assert told.read(loss) == 0.5
-    assert told.value_of(OnDevice()) == 0.5
+    told.note(kind())
+    assert told.value == 0.5
     assert loss.asked == 1
 
 
-def test_a_number_is_told_as_it_is() -> None:
-    assert LossTold().value_of(2) == 2.0
-    assert math.isnan(LossTold().value_of(math.nan) or 0.0)
-    assert LossTold().value_of(None) is None
+@pytest.mark.parametrize(("loss", "value"), [(2, 2.0), (math.inf, math.inf), (0.25, 0.25)])
+def test_a_number_is_told_as_it_is(loss: float, value: float) -> None:
+    told = LossTold()
+    assert told.value is None
+    told.note(loss)
+    assert told.value == value
 
 
 def test_a_tensor_of_the_host_is_told_whatever_it_is() -> None:
     torch: Any = pytest.importorskip("torch")
-    assert LossTold().value_of(torch.tensor(0.25)) == 0.25
-    assert LossTold().value_of(torch.zeros(2)) is None
-    assert LossTold().value_of(Broken()) is None
+    told = LossTold()
+    for loss in (torch.tensor(0.25), torch.zeros(2), Broken()):
+        told.note(loss)
+        assert told.value == 0.25, "the newest that is a number"
 
 
 def test_a_loader_without_a_length_has_no_end() -> None:
