@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -136,12 +137,16 @@ def test_what_the_storage_has_or_gets_stays_on_the_disk(
 def test_another_step_that_is_ordered_takes_the_place_of_one_that_is_not_whole(
     uploads_of: Callable[..., Uploads], here: ObjectStore, tmp_path: Path
 ) -> None:
-    ranks = [uploads_of(lambda: here, again_s=3_600), uploads_of(lambda: here, again_s=3_600)]
-    ordered(ranks[0], tmp_path, 0, 5)
-    for rank, uploads in enumerate(ranks):
-        ordered(uploads, tmp_path, rank, 10)
-    ranks[0].order(part_of(saved(tmp_path, 0, 10)))
-    until(lambda: ranks[1].unsent is None)
+    told: list[int] = []
+    first = uploads_of(lambda: here, again_s=3_600, over=lambda part, is_there: told.append(part.step))
+    for step in (5, 10):
+        ordered(first, tmp_path, 0, step)
+        until(partial(told.__contains__, step))
+    first.order(part_of(saved(tmp_path, 0, 10)))
+    second = uploads_of(lambda: here, again_s=3_600)
+    # Its part is the last one.
+    ordered(second, tmp_path, 1, 10)
+    until(lambda: second.unsent is None)
     assert commits.steps(here, "job-a", 1) == (At(1, 10),)
 
 
