@@ -1,6 +1,6 @@
 """Process groups of worlds that are over, and how they go without a wait.
 
-Three facts of PyTorch 2.13:
+Four facts, three of PyTorch 2.13 and one of Python:
 
 1. The destructor of DistributedDataParallel's reducer holds the GIL. If it drops the last reference to a gloo group, it waits for
    the group's thread, which may wait for the GIL to let go of a finished piece of work: a deadlock (seen once in a few dozen

@@ -71,7 +71,7 @@ class LossTold:
         return self.value
 
     def note(self, loss: Loss) -> Loss:
-        """Read it in the thread that trains, if nothing is waited for (some 2 us). Gives it back."""
+        """Read it in the thread that trains, if nothing is waited for (3.5 us of a torch tensor). Gives it back."""
         if _is_here(loss):
             # Whatever was reported, it costs nobody a step.
             with contextlib.suppress(Exception):
