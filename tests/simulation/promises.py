@@ -598,7 +598,8 @@ class Promises:
                 for step, file in self.world.disk[row.node_id].items()
                 if file.rank == row.rank
                 and file.held.run == run
-                and file.held.digest not in self._bad
+                # Whoever looks passes over what is gone or cut short.
+                and not (file.gone or file.fault or file.held.digest in self._bad)
                 and self.is_past(file.held)
             }
             for row in holders
