@@ -6,6 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 
+import psutil
+
 _PAUSE = threading.Event()
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 0.1
 
@@ -34,3 +36,11 @@ def wait_for(
             raise AssertionError(f"no {what} within {hang_s:g} s\n{details()}")
         _PAUSE.wait(pause_s)
         pause_s = min(_LONGEST_PAUSE_S, 1.2 * pause_s)
+
+
+def is_gone(pid: int) -> bool:
+    """Has a process ended? Who is its parent may leave it as a zombie, or reap it at this very moment."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True

@@ -9,23 +9,22 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 import recovery
 from recovery.checkpoint.staging_buffer import KeptMemory
 from recovery.checkpoint.writer_process import WriterProcess
+from tests.pace import is_gone, wait_for
 
 DEADLINE_S = 60.0
 
 
 @pytest.fixture
 def writer() -> Iterator[WriterProcess]:
-    one = WriterProcess(stuck_s=1)
+    one = WriterProcess()
     yield one
     one.close()
 
@@ -48,11 +47,7 @@ def written(writer: WriterProcess, memory: KeptMemory, size: int, path: Path) ->
 
 
 def until_gone(pid: int) -> None:
-    """It may stay as a zombie where nobody of this test is its parent."""
-    deadline = time.monotonic() + DEADLINE_S
-    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < deadline, f"{pid} is still there"
-        time.sleep(0.01)
+    wait_for(lambda: is_gone(pid), f"end of {pid}")
 
 
 def test_it_writes_and_digests_what_lies_in_the_memory_each_time(
@@ -104,9 +99,8 @@ def test_a_writer_that_was_stopped_is_given_up_long_before_a_slow_disk_is(
     assert not writer.is_alive
 
 
-def test_a_writer_whose_disk_takes_nothing_is_given_up_and_ended(
-    writer: WriterProcess, memory: KeptMemory
-) -> None:
+def test_a_writer_whose_disk_takes_nothing_is_given_up_and_ended(memory: KeptMemory) -> None:
+    writer = WriterProcess(stuck_s=1)
     filled(memory, b"x" * 1_000_000)
     # A pipe that nobody reads takes 64 KiB and then nothing.
     reading, writing = os.pipe()

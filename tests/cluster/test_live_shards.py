@@ -15,7 +15,7 @@ __all__ = ["undisturbed"]
 
 pytestmark = pytest.mark.cluster
 
-HSDP = {**LIVE, "JOB_MESH": "hsdp", "JOB_NORM": "layer", "MS_TOPO_TIMEOUT": "20"}
+HSDP = {**LIVE, "JOB_MESH": "hsdp", "JOB_NORM": "layer"}
 FSDP = {**HSDP, "JOB_MESH": "fsdp"}
 STEP = 13
 """It lies between two checkpoints. Behind it all ranks wait in a step that has changed nothing yet."""

@@ -14,7 +14,7 @@ from tests.cluster.small_cluster import SCRIPT, SmallCluster
 
 pytestmark = pytest.mark.cluster
 
-SHORT_LEASE = {"MS_NODE_TIMEOUT": "6", "MS_RETRY_INTERVAL_LOWER": "1", "MS_RETRY_INTERVAL_UPPER": "1"}
+SHORT_LEASE = {"MS_NODE_TIMEOUT": "12", "MS_RETRY_INTERVAL_LOWER": "1", "MS_RETRY_INTERVAL_UPPER": "1"}
 FILE = "small-1_10.ckpt"
 
 

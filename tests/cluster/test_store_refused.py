@@ -21,6 +21,8 @@ def test_a_dead_job_whose_store_was_deleted_does_not_begin_at_step_0(tmp_path: P
     with SmallCluster(tmp_path, environment={"JOB_HELD_STEP": "30"}) as cluster:
         cluster.start()
         cluster.wait_step(29)
+        # A report leaves only behind its row: the workers' stores know the job now.
+        cluster.wait_commit(25)
         cluster.kill("sched", *cluster.names)
         for name in ("scheduler.db", "scheduler.db-wal", "scheduler.db-shm", "scheduler.db.commits"):
             (tmp_path / "recovery" / name).unlink()

@@ -75,7 +75,7 @@ def seen(cluster: SmallCluster) -> list[dict[str, Any]]:
 def test_every_message_of_a_stranger_a_thousand_times_changes_nothing(tmp_path: Path) -> None:
     with SmallCluster(tmp_path, environment=TRAINING) as cluster:
         cluster.start()
-        cluster.wait_step(3)
+        cluster.wait(lambda: cluster.step_of_all() >= 3, "step 3 of all")
         before = seen(cluster)
         messages = every_message(cluster)
         assert {tag for tag, _ in messages} == set(classes("node"))

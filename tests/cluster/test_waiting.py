@@ -42,7 +42,7 @@ def test_who_was_refused_before_the_death_was_noticed_is_told_and_need_not_ask_a
 def test_a_living_process_keeps_its_id_however_long_another_waits_for_it(tmp_path: Path) -> None:
     # The second process gives up when the lease and the grace are over: a short lease ends the wait.
     environment = {
-        "MS_NODE_TIMEOUT": "6",
+        "MS_NODE_TIMEOUT": "12",
         "MS_RETRY_INTERVAL_LOWER": "1",
         "MS_RETRY_INTERVAL_UPPER": "1",
         "JOB_HELD_STEP": "30",

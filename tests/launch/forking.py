@@ -14,6 +14,7 @@ from pathlib import Path
 from recovery.launch.children import tied
 from recovery.launch.forkserver.fork_messages import Prepare, Prepared
 from recovery.launch.forkserver.template import Template
+from tests.pace import HANG_S
 
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 """Of linux/prctl.h."""
@@ -27,6 +28,8 @@ def ready_template(
     with orphans_left_alone(), Template(prepare, environment=environment, options=options) as made:
         ready = made.await_ready()
         assert isinstance(ready, Prepared), ready
+        # A fork of a starved template took 5 s; its own limit is 8.
+        made._link.settimeout(HANG_S)
         yield made
 
 

@@ -134,8 +134,8 @@ def test_force_color_makes_no_terminal_of_a_pipe() -> None:
 def test_nobody_waits_for_a_terminal_that_was_stopped() -> None:
     """Ctrl-S, and later Ctrl-Q."""
     master, slave = terminal(80)
+    termios.tcflow(slave, termios.TCOOFF)
     with speaker(slave, 500, {}) as process:
-        termios.tcflow(slave, termios.TCOOFF)
         assert said_by(process) == "said\n", "it has written all of it"
         assert not select.select([master], [], [], 0)[0]
         termios.tcflow(slave, termios.TCOON)

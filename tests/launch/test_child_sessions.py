@@ -12,13 +12,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from recovery.launch import child_process
 from recovery.launch.child_process import ChildProcess
 from recovery.launch.children import await_end, end, spawn
 from recovery.launch.forkserver.fork_messages import Prepare
 from recovery.launch.forkserver.template import Template
 from recovery.launch.worker_proxy import begin_program
 from tests.launch.forking import orphans_left_alone
-from tests.pace import wait_for
+from tests.pace import HANG_S, is_gone, wait_for
 
 LEAVES = "import os, pathlib, subprocess, sys; pathlib.Path(sys.argv[1]).write_text(str(subprocess.Popen(['sleep', '600']).pid))"
 """It ends, and leaves a process in its session."""
@@ -43,8 +44,7 @@ def _refuse(pid: int) -> int:
 
 
 def _is_gone(left: Path) -> bool:
-    process = psutil.Process(pid) if psutil.pid_exists(pid := int(left.read_text())) else None
-    return process is None or process.status() == psutil.STATUS_ZOMBIE
+    return is_gone(int(left.read_text()))
 
 
 @pytest.mark.parametrize("has_descriptor", [True, False])
@@ -140,6 +140,13 @@ def _semaphore(held: Path) -> Path:
     return Path("/dev/shm") / f"sem.{held.read_text().removeprefix('/')}"
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tracker, another Python, may still be starting."""
+    monkeypatch.setattr(child_process, "_TRACKER_MS", HANG_S * 1000)
+
+
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("how", ["killed by somebody", "ended by us"])
 def test_a_child_that_is_killed_leaves_no_semaphore(tmp_path: Path, how: str) -> None:
     """Nor does one that does not end when it is asked: multiprocessing's tracker ends behind it, and not with it."""
@@ -161,6 +168,7 @@ def test_a_child_that_is_killed_leaves_no_semaphore(tmp_path: Path, how: str) ->
     assert not asyncio.run(live()).exists()
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_program_behind_a_worker_proxy_leaves_none_either(tmp_path: Path) -> None:
     held = tmp_path / "held"
     program = begin_program([sys.executable, "-c", HOLDS, str(held)], os.environ, {})

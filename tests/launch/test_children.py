@@ -17,7 +17,7 @@ import recovery
 from recovery.errors import ROWS
 from recovery.launch.children import await_end, spawn, tied
 from recovery.launch.pre_exec import CANNOT_BE_STARTED
-from tests.pace import wait_for
+from tests.pace import is_gone, wait_for
 
 PRINT_CPUS = (sys.executable, "-c", "import os; print(*sorted(os.sched_getaffinity(0)))")
 
@@ -88,7 +88,7 @@ def test_a_child_ends_with_its_parent() -> None:
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    wait_for(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "its end")
+    wait_for(lambda: is_gone(child.pid), "its end")
 
 
 def test_a_child_whose_parent_died_before_it_began_does_not_begin(tmp_path: Path) -> None:

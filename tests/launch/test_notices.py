@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from recovery.launch import notices as notices_of_hosts
 from recovery.launch.notices import Notice, Notices, seconds_left
 from tests.launch.clouds import AWS, Cloud, cloud
 
@@ -19,6 +20,12 @@ __all__ = ["cloud"]
 GOOGLE = "/computeMetadata/v1/instance/preempted"
 AZURE = "/metadata/scheduledevents?api-version=2020-07-01"
 AZURE_NAME = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that is about an answer that does not come sets its own."""
+    monkeypatch.setattr(notices_of_hosts, "_ANSWER_S", 60.0)
 
 
 def looked(notices: Notices) -> Notice | None:

@@ -320,6 +320,7 @@ def test_what_processes_leave_behind_is_reaped_and_ended(
         child = await begin(beginner, script)
         assert await await_end(child) == 0
         await until(lambda: psutil.STATUS_ZOMBIE in [one.status() for one in children()])
+        await until(lambda: [one.name() for one in children()].count("sleep") == 2)
         beginner.look_after()
         assert psutil.STATUS_ZOMBIE not in [one.status() for one in children()]
         assert [one.name() for one in children()].count("sleep") == 2

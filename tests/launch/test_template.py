@@ -20,7 +20,7 @@ from recovery.launch.forkserver.fork_messages import Fork, Forked, Prepare, Prep
 from recovery.launch.forkserver.fork_requests import NotBegun
 from recovery.launch.forkserver.template import Template
 from tests.launch.forking import forked, orphans_left_alone, ready_template, spawned
-from tests.pace import wait_for
+from tests.pace import is_gone, wait_for
 
 IMPORTS = {
     "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True, name='busy').start()": (
@@ -308,13 +308,18 @@ def test_random_generators_of_imports_are_each_forks_own(packages: Path, tmp_pat
     assert drawn[0][1] == drawn[1][1] == str(random.Random(3).random())
 
 
-def test_a_template_that_does_not_answer_is_of_no_use_soon(bare: Template) -> None:
-    os.kill(bare.process.pid, signal.SIGSTOP)
-    assert bare._link.gettimeout() == 8
-    bare._link.settimeout(0.2)
-    assert begun(bare, sys.executable, "train.py") == NotBegun(
-        reason="it does not answer within 8 s", over=True
-    )
+def test_a_template_that_does_not_answer_is_of_no_use_soon() -> None:
+    with (
+        orphans_left_alone(),
+        Template(Prepare(modules=("colorsys",)), environment=os.environ, options=()) as made,
+    ):
+        assert isinstance(made.await_ready(), Prepared)
+        os.kill(made.process.pid, signal.SIGSTOP)
+        assert made._link.gettimeout() == 8
+        made._link.settimeout(0.2)
+        assert begun(made, sys.executable, "train.py") == NotBegun(
+            reason="it does not answer within 8 s", over=True
+        )
 
 
 def test_a_fork_that_its_launcher_does_not_know_of_never_runs(bare: Template, tmp_path: Path) -> None:
@@ -356,11 +361,7 @@ def test_nothing_outlives_its_launcher() -> None:
     launcher.wait()
     launcher.stdout.close()
     for process in processes:
-        wait_for(partial(is_gone, process), "its end")
-
-
-def is_gone(process: psutil.Process) -> bool:
-    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+        wait_for(partial(is_gone, process.pid), "its end")
 
 
 def test_a_message_of_any_size_comes_whole_with_its_descriptors(tmp_path: Path) -> None:

@@ -47,7 +47,9 @@ def test_top_takes_no_screen_where_force_color_colours_a_pipe(tmp_path: Path) ->
         assert top.stdout is not None
         shown = b""
         while shown.count(b"state") < 2:
-            shown += top.stdout.readline()
+            line = top.stdout.readline()
+            assert line, f"it ended with {top.wait()}"
+            shown += line
         top.send_signal(signal.SIGINT)
         top.stdout.read()
         assert top.wait(DEADLINE_S) == 0

@@ -132,6 +132,8 @@ def test_a_process_that_ends_without_closing_leaves_a_file_that_opens(tmp_path: 
 
 def test_a_process_that_ends_in_the_middle_of_its_writes_leaves_a_file_that_opens(tmp_path: Path) -> None:
     code = """
+from recovery.store import repository
+repository.END_S = 60
 store = SchedulerStore.open(path)
 begun = threading.Event()
 def write():

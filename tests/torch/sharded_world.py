@@ -23,6 +23,7 @@ from recovery.checkpoint.contribution import FileRole, Layout, Manifest, Manifes
 from recovery.checkpoint.publish import Content, publish
 from recovery.torch import TrainState
 from recovery.torch.spread import forget_meshes
+from tests.pace import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -104,7 +105,7 @@ def export(*arguments: object) -> subprocess.CompletedProcess[str]:
     """Call `recovery export-weights` as a person does."""
     return subprocess.run(
         [sys.executable, "-m", "recovery", "export-weights", *map(str, arguments)],
-        cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=60, check=False,
+        cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=HANG_S, check=False,
     )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from recovery.torch.collective_errors import is_collective_error
 from recovery.torch.process_group import World
 from tests.faults import intercepted
 from tests.needs import lacks
-from tests.pace import wait_for
+from tests.pace import HANG_S, wait_for
 from tests.torch.fake_session import FakeSession
 from tests.torch.ranks import Ranks
 
@@ -379,6 +379,7 @@ def test_the_peer_of_a_socket_that_was_ended_does_not_notice_before_it_is_let_go
             with pytest.raises(TimeoutError):
                 peer.recv(1)
             ended.let_go()
+            peer.settimeout(HANG_S)
             with pytest.raises(ConnectionResetError):
                 peer.recv(1)
 

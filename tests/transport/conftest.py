@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from recovery.transport import connection_limiter, tls_acceptor
+from recovery.transport import connection_limiter, inspection_client, tls_acceptor
 
 _DESCRIPTORS = 8_192
 
@@ -17,6 +17,7 @@ def busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A first message and a handshake may take half a minute: a test that is about these deadlines sets its own."""
     monkeypatch.setattr(connection_limiter, "FIRST_MESSAGE_S", 30.0)
     monkeypatch.setattr(tls_acceptor, "HANDSHAKE_S", 30.0)
+    monkeypatch.setattr(inspection_client, "_TIMEOUT_S", 60.0)
 
 
 @pytest.fixture

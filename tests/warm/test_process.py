@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 import recovery
-from tests.pace import wait_for
+from tests.pace import is_gone, wait_for
 from tests.warm import process
 from tests.warm.process import PLAIN, TORCH, Process, run
 
@@ -236,4 +236,4 @@ def test_a_warm_child_ends_with_its_parent(tmp_path: Path) -> None:
         child = psutil.Process(int((tmp_path / "pid").read_text()))
         assert child.cmdline()[1:3] == ["-c", sleeps]
         running.kill()
-    wait_for(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "its end")
+    wait_for(lambda: is_gone(child.pid), "its end")
