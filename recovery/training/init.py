@@ -242,5 +242,5 @@ def _first_of(loop: RunLoop) -> Session:
     if isinstance(session, Verdict):
         last_uploads.await_at_exit(loop.service)
         line = f"{session.code}: {session.reason}" if session.code else ""
-        process_end.leave(process_end.code_of(session), line)
+        process_end.leave(session.exit_code, line)
     return session

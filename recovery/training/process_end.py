@@ -11,19 +11,10 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from recovery import config, end_note, log
-from recovery.core.worker.requests import STOPPED
-from recovery.errors import RecoveryError, exit_code_of
-from recovery.worker.training_control import Verdict
+from recovery.errors import RecoveryError
 
 _logger = logging.getLogger("recovery.training")
 _STOPPED_IN_ORDER = (128 + signal.SIGTERM, 128 + signal.SIGINT)
-
-
-def code_of(verdict: Verdict) -> int:
-    """The exit code of a process that ends with this verdict. Whose rank was handed over ends as SIGTERM would have ended it."""
-    if verdict.code == STOPPED:
-        return 128 + signal.SIGTERM
-    return exit_code_of(verdict.code) if verdict.code else 0
 
 
 def _level_of(code: int) -> int:

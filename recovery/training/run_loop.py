@@ -320,7 +320,7 @@ class RunLoop:
 
     def _end(self, verdict: Verdict) -> None:
         if verdict.code:
-            self.leave(process_end.code_of(verdict), f"{verdict.code}: {verdict.reason}")
+            self.leave(verdict.exit_code, f"{verdict.code}: {verdict.reason}")
         if self.session is None and (self._settings.standby or self._settings.replaces):
             # It was never needed: what the script does with its trained model is for those that trained.
             process_end.leave(0, "")

@@ -43,7 +43,7 @@ from recovery.core.worker.effects import (
     WorkerEffect,
 )
 from recovery.core.worker.stimuli import WorkerTimer
-from recovery.errors import RecoveryError, StoreVersionError, exit_code_of
+from recovery.errors import RecoveryError, StoreVersionError
 from recovery.transport.client import Client, ConnectError
 from recovery.worker.checkpoint_search import Found
 from recovery.worker.copy_work import CopyWork
@@ -218,14 +218,15 @@ class Executor:
     @staticmethod
     def force(effect: Exit) -> None:
         """End the process from here: its main thread does not."""
+        code = Verdict(effect.code, effect.reason).exit_code
         _logger.error(
             "event=exit_forced code=%d the main thread did not end within MS_ABORT_TIMEOUT; %s: %s",
-            exit_code_of(effect.code),
+            code,
             effect.code,
             effect.reason,
         )
-        end_note.note_exit(exit_code_of(effect.code))
-        os._exit(exit_code_of(effect.code))
+        end_note.note_exit(code)
+        os._exit(code)
 
     def release(self, persist: Persist) -> None:
         """The worker's own write is durable: what promised it may leave."""

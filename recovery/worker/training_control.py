@@ -7,6 +7,7 @@ The connection's thread puts down what the scheduler said and wakes the main thr
 from __future__ import annotations
 
 import logging
+import signal
 import threading
 from collections.abc import Callable
 
@@ -14,7 +15,8 @@ import msgspec
 
 from recovery import clock
 from recovery.core.messages import Rollback
-from recovery.errors import GenerationInterrupted
+from recovery.core.worker.requests import STOPPED
+from recovery.errors import GenerationInterrupted, exit_code_of
 from recovery.worker.stop_step import StopPoint
 
 _logger = logging.getLogger("recovery.worker")
@@ -26,6 +28,13 @@ class Verdict(msgspec.Struct, frozen=True):
 
     code: str
     reason: str
+
+    @property
+    def exit_code(self) -> int:
+        """Of the process. Whose rank was handed over ends as SIGTERM would have ended it."""
+        if self.code == STOPPED:
+            return 128 + signal.SIGTERM
+        return exit_code_of(self.code) if self.code else 0
 
 
 class TrainingControl:

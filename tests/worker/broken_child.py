@@ -40,7 +40,7 @@ def main() -> None:
         worker.post(nonsense)
         ended = worker.training_control.next_plan(0)
         assert isinstance(ended, Verdict)
-        process_end.leave(process_end.code_of(ended), f"{ended.code}: {ended.reason}")
+        process_end.leave(ended.exit_code, f"{ended.code}: {ended.reason}")
     worker.training_control.tick = _break  # type: ignore[method-assign]
     print(worker.training_control.verdict(), flush=True)
     worker.post(None)  # type: ignore[arg-type]
