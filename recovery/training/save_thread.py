@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import logging
 import threading
 from collections.abc import Callable
 
+from recovery import clock
 from recovery.training.pending_checkpoint import PendingCheckpoint
 
 _logger = logging.getLogger("recovery.training")
+
+END_S = 4.0
+"""How long the end of a process waits for the save under way: a launcher kills 5 s after it has asked (GRACE_S), MS_ABORT_TIMEOUT ends it by
+force, and a disk may hold the save for ever."""
+
+_under_way: dict[threading.Thread, int] = {}
+"""Threads that nobody has waited for, and the step that each saves."""
 
 
 class SaveThread:
@@ -41,6 +51,12 @@ class SaveThread:
             guarded()
         else:
             self._thread = thread
+            for other in [each for each in _under_way if not each.is_alive()]:
+                del _under_way[other]
+            _under_way[thread] = save.step
+            # Before what was registered since, such as the end of the process that writes for this one.
+            atexit.unregister(_await_saves)
+            atexit.register(_await_saves)
 
     @property
     def is_under_way(self) -> bool:
@@ -51,4 +67,20 @@ class SaveThread:
         """Wait for the save under way."""
         if self._thread is not None:
             self._thread.join()
+            _under_way.pop(self._thread, None)
             self._thread = None
+
+
+def _await_saves() -> None:
+    """Whichever way the process ends. A thread that is in C++ while the interpreter is finalized would end it with -6 (torch/ended_groups.py, fact 3)."""
+    # In a thread that saves a collection could drop a group of an earlier world (fact 4 there).
+    gc.disable()
+    until_ms = clock.monotonic_ms() + round(END_S * 1000)
+    for thread, step in list(_under_way.items()):
+        thread.join(max(0, until_ms - clock.monotonic_ms()) / 1000)
+        if thread.is_alive():
+            _logger.warning(
+                "event=save_not_awaited step=%d its save has not ended within %g s of the end of the process",
+                step,
+                END_S,
+            )
