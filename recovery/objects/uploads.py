@@ -48,6 +48,10 @@ class Part(NamedTuple):
         return cls(checkpoint.step, Path(checkpoint.path), checkpoint.digest)
 
 
+class _NotAsSavedError(Exception):
+    """This rank's part of a step is not what was saved, or gone."""
+
+
 class Uploads:
     """One per process; its thread begins with the first order."""
 
@@ -237,6 +241,13 @@ class Uploads:
         """Do what can be done now; whether nothing is left to do for this step."""
         try:
             done = self._advance(part)
+        except _NotAsSavedError as error:
+            # Behind training it is looked at once more; before, the next step is ordered.
+            self._note_over(part, is_there=False, is_whole=False)
+            self._say(
+                part, str(error), str(error), f"event=upload_left_out path={part.path} reason={str(error)!r}"
+            )
+            return False
         except CheckpointError as error:
             # Its own next step is one for a disk.
             self._say(part, error.fact, f"{error.fact} {_NEXT_STEP}")
@@ -281,8 +292,9 @@ class Uploads:
             if is_whole:
                 self._whole = part
                 self._unsent = None if self._unsent == part else self._unsent
-                self._ordered = None if self._ordered == part else self._ordered
                 self._changed.notify_all()
+            if is_whole or not is_there:
+                self._ordered = None if self._ordered == part else self._ordered
         if is_new:
             self._over(part, is_there)
 
@@ -305,26 +317,32 @@ class Uploads:
                 _logger.info("event=uploads_retained removed=%s", ",".join(str(at.step) for at in removed))
 
     def _sendable(self, part: Part) -> Manifest | None:
-        """Verify what is to be sent; None: it is not what was saved, or gone, or cannot be loaded alone."""
+        """Verify what is to be sent; None: its layout is never sent.
+
+        Raises:
+            _NotAsSavedError: it is not what was saved, or gone.
+        """
         try:
             manifest = check(part.path)
         except (CheckpointError, OSError) as error:
-            reason = error.fact if isinstance(error, CheckpointError) else str(error)
-        else:
-            if manifest.digest != part.digest:
-                reason = "another checkpoint lies there now"
-            elif manifest.layout not in _SENT_AS_ONE:
-                reason = f"layout {manifest.layout.value} cannot be loaded without other ranks' files"
-            else:
-                return manifest
+            raise _NotAsSavedError(
+                error.fact if isinstance(error, CheckpointError) else str(error)
+            ) from error
+        if manifest.digest != part.digest:
+            reason = "another checkpoint lies there now"
+            raise _NotAsSavedError(reason)
+        if manifest.layout in _SENT_AS_ONE:
+            return manifest
+        reason = f"layout {manifest.layout.value} cannot be loaded without other ranks' files"
         _logger.warning("event=upload_left_out path=%s reason=%r", part.path, reason)
         self._failed(part.step, reason)
         return None
 
-    def _say(self, part: Part, reason: str, advice: str) -> None:
+    def _say(self, part: Part, reason: str, advice: str, line: str = "") -> None:
         if reason != self._trouble:
             self._trouble = reason
-            _logger.warning("event=upload_failed training goes on, and it is tried again: %s", advice)
+            again = f"event=upload_failed training goes on, and it is tried again: {advice}"
+            _logger.warning("%s", line or again)
         if part.step != self._told_failed:
             self._told_failed = part.step
             self._failed(part.step, advice)

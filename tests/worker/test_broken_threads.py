@@ -178,8 +178,8 @@ def test_an_upload_whose_thread_cannot_be_started_begins_with_the_next_commit(
     assert "event=upload_failed no thread can be started" in caplog.text
 
     uploads.committed(10)
-    # It is gone, so nothing is left to be sent: the thread has looked.
-    assert uploads.finish(WAIT_S)
+    # It is gone: the thread has looked.
+    assert not uploads.finish(WAIT_S)
     assert "event=upload_left_out" in caplog.text
     uploads.stop()
 
