@@ -16,9 +16,15 @@ class Cause(str, Enum):
     """A node has left: its rank went to a standby as planned."""
     PROCESS_ENDED = "process_ended"
     """A node is lost: its process has ended, and nobody has said how."""
+    CONNECTION_LOST = "connection_lost"
+    """A node is suspect, or was and is lost: its connection closed, and nobody has said why."""
     NODE_LOST = "node_lost"
     """A generation ended with the loss of a node."""
     PROGRAM_RESTARTED = "program_restarted"
     """A generation ended, or had ended, when a survivor started its program again: that explains nothing of why."""
     STORE_REBUILT = "store_rebuilt"
     """The scheduler's store was lost: a job waits for what its workers report, or a generation's row is of what they have reported."""
+
+
+UNEXPLAINED = frozenset({Cause.PROCESS_ENDED, Cause.CONNECTION_LOST})
+"""Of a lost node: its launcher, which waited for its process, may still say how that ended."""

@@ -229,6 +229,8 @@ class Exited(msgspec.Struct, frozen=True, kw_only=True, tag="exited"):
     """The launcher does not start it again: the job cannot go on. Without one that was started as a `standby` it can begin."""
     process: ProcessIdentity | None = None
     standby: bool = False
+    found: bool = False
+    """That it has ended was found. Who waited for it, if anybody did, knows how."""
 
 
 class Admitted(msgspec.Struct, frozen=True, kw_only=True, tag="admitted"):

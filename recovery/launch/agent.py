@@ -12,6 +12,7 @@ from typing import Any
 
 from recovery import clock, process_identity
 from recovery.core.ids import NodeId
+from recovery.core.messages import Exited
 from recovery.errors import ROWS, LaunchFailedError
 from recovery.job_line import Start
 from recovery.launch import console
@@ -105,6 +106,8 @@ class Agent:
         await asyncio.gather(*self._keeping, stopped, everyone, return_exceptions=True)
         saved = await self._save_last()
         await self._end_workers()
+        # A scheduler that is there takes them in milliseconds.
+        await asyncio.gather(*(keeper.reported(within_s=1.0) for keeper in self._keepers))
         completion = self._context.completion
         # While the scheduler is there.
         is_known = await completion.refresh() if saved and completion is not None else False
@@ -199,7 +202,7 @@ class Agent:
         if answer is not None and completion is not None:
             completion.note_job(answer.job)
         if answer is not None:
-            await self._context.contact.tell(reports_of(answer.silent))
+            await self._context.contact.tell(*reports_of(answer.silent))
         lost = overdue.note(answer, clock.monotonic_ms())
         await asyncio.gather(*(self._end_lost(node) for node in lost))
 
@@ -263,9 +266,8 @@ class Agent:
         await self._end_workers()
         for node_id, pid in leaving:
             why = f"its host is taken away ({self._asked_by})"
-            await self._context.contact.report(
-                NodeId(node_id), pid, why, gives_up=False, process=identities[pid]
-            )
+            exited = Exited(node_id=NodeId(node_id), pid=pid, reason=why, process=identities[pid])
+            await self._context.contact.tell(exited)
 
     async def _end_lost(self, node: LostNode) -> None:
         for keeper in self._keepers:
@@ -371,12 +373,15 @@ class Agent:
         return GRACE_S if self._context.recovery_enabled else _GRACE_WITHOUT_RECOVERY_S
 
     async def _end(self, kinds: Sequence[ProcessKind], within_s: float) -> None:
-        running = [
-            keeper.child
+        running = {
+            keeper.child: keeper.placed.name
             for keeper in self._keepers
             if keeper.child is not None and keeper.placed.kind in kinds
-        ]
-        await end(running, within_s)
+        }
+        killed = await end(list(running), within_s)
+        if killed and within_s:
+            named = ", ".join(f"{running[child]} (pid {child.pid})" for child in killed)
+            console.say(f"asked to end, and killed {within_s:.1f} s later: {named}", style="yellow")
 
     def _final_code(self) -> int:
         """0 only when every process of this host was done, or was not needed beside one that was."""

@@ -86,18 +86,23 @@ async def await_end(child: ChildProcess) -> int:
     return status
 
 
-async def end(children: Sequence[ChildProcess], grace_s: float) -> None:
+async def end(children: Sequence[ChildProcess], grace_s: float) -> list[ChildProcess]:
     """Ask children to end, kill what is left of them after the grace period, and wait for all.
 
     Args:
         children: whom, each with everything it has started.
         grace_s: seconds from SIGTERM to SIGKILL.
+
+    Returns:
+        Those that had not ended by themselves.
     """
     for child in children:
         child.ask_to_end()
     ended = [asyncio.create_task(await_end(child)) for child in children]
     if ended:
         await asyncio.wait(ended, timeout=grace_s)
+    killed = [child for child in children if not child.has_ended]
     for child in children:
         child.kill()
     await asyncio.gather(*ended)
+    return killed

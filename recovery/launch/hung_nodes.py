@@ -88,6 +88,7 @@ def reports_of(nodes: Sequence[SilentNode]) -> list[Exited]:
             pid=node.pid,
             reason=f"its process (pid {node.pid}) has ended",
             process=node.process,
+            found=True,
         )
         for node in nodes
         if process_identity.has_ended(node.process, node.pid)

@@ -192,7 +192,7 @@ class EarlierJob:
 async def is_taken_over(
     scheduler: SchedulerQueries,
     is_needed: Callable[[KnownJob], bool],
-    report: Callable[[], Awaitable[None]],
+    report: Callable[[], Awaitable[bool]],
     *,
     informed: int,
     was_heard: bool,
@@ -204,7 +204,7 @@ async def is_taken_over(
     Args:
         scheduler: is asked.
         is_needed: whether a job still waits for the process that is given up.
-        report: says once more that it is. A scheduler stores nothing of that, so each one that was started meanwhile is informed.
+        report: says once more that it is, and whether that was sent. A scheduler stores nothing of that, so each one that was started meanwhile is informed.
         informed: the incarnation of the scheduler that knows; 0: of none.
         was_heard: whether any scheduler of the job has ever answered.
     """
@@ -219,8 +219,8 @@ async def is_taken_over(
             if not is_needed(job):
                 return True
             if job.scheduler.incarnation > informed:
-                informed = job.scheduler.incarnation
-                await report()
+                informed = job.scheduler.incarnation if await report() else informed
+                heard_ms = clock.monotonic_ms()
         elif not was_heard or clock.monotonic_ms() - heard_ms > _SILENT_MS:
             return False
         await asyncio.sleep(_VERDICT_POLL_S)

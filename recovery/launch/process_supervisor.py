@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Coroutine
 from functools import partial
 from typing import IO, NamedTuple
 
@@ -13,6 +12,7 @@ from typing_extensions import assert_never
 
 from recovery import clock, process_identity
 from recovery.core.ids import NodeId
+from recovery.core.messages import Exited
 from recovery.end_note import EndNotes
 from recovery.errors import ROWS, Cause, LaunchFailedError, cause_of
 from recovery.job_line import Start
@@ -68,7 +68,7 @@ class ProcessKeeper:
         self._context, self._incidents = context, incidents
         fresh = context.recovery_enabled and context.rejoin is Rejoin.NEW
         self._ids = NodeIds(placed.node_id, fresh=fresh and placed.kind is not ProcessKind.SCHEDULER)
-        self._reports: set[asyncio.Task[None]] = set()
+        self._reports: set[asyncio.Task[bool]] = set()
         """Under way: nobody waits for them before a start."""
         self._log = context.log_dir / f"{placed.name}.log"
         self.end_notes = EndNotes()
@@ -105,7 +105,7 @@ class ProcessKeeper:
             history.note(attempt)
             handed_over = await self._has_handed_over(attempt)
             decision = await self._decide(attempt, history, handed_over=handed_over)
-            self._report(attempt, pid, gives_up=decision.next is Next.FAIL)
+            self._report(attempt, pid, decision.next)
             if decision.next is Next.FAIL and await self._has_successor(attempt, pid):
                 decision = as_surplus(decision)
             outcome = Outcome(decision.next, attempt.status, attempt.how)
@@ -131,9 +131,14 @@ class ProcessKeeper:
                     continue
                 case _:
                     assert_never(decision.next)
-            await asyncio.gather(*self._reports)
+            await self.reported()
             return outcome
         return Outcome(Next.SURPLUS, 0, "it is not needed any more")
+
+    async def reported(self, within_s: float | None = None) -> None:
+        """Wait until the scheduler knows how its processes have ended, or cannot be told."""
+        if self._reports:
+            await asyncio.wait(self._reports, timeout=within_s)
 
     async def end_lost(self, node: LostNode) -> None:
         """End the process of a lost node, which hangs. Its own only: a younger one of the same id has another process id."""
@@ -141,10 +146,8 @@ class ProcessKeeper:
         if child is None or child.pid != node.pid:
             return
         self._ended_by_launcher = f"ended by its launcher: its node was lost: {node.reason}"
-        console.say(
-            f"{self.placed.name} (pid {child.pid}) is lost and hangs: {node.reason}; ending it",
-            style="yellow",
-        )
+        said = f"{self.placed.name} (pid {child.pid}) is lost and hangs: {node.reason}; ending it"
+        console.say(said, style="yellow")
         await end([child], GRACE_S)
 
     @property
@@ -188,12 +191,8 @@ class ProcessKeeper:
         noted = self.end_notes.take()
         if noted.finished and self._context.completion is not None:
             self._context.completion.is_finished = True
-        if (
-            not child.is_forked
-            and number > 1
-            and not noted.begun
-            and clock.monotonic_ms() - begun_ms < SHORT_ATTEMPT_MS
-        ):
+        is_short = clock.monotonic_ms() - begun_ms < SHORT_ATTEMPT_MS
+        if is_short and number > 1 and not noted.begun and not child.is_forked:
             how = f"it had ended before its program began: {how}"
             return Attempt.never_begun(number, begun_ms, Cause.TEMPORARY, how)
         # A script may end with any number: it says something of the next start only where it is the engine's.
@@ -243,33 +242,35 @@ class ProcessKeeper:
         completion = self._context.completion
         if attempt.status != 0 or completion is None or await completion.includes(self.placed, self.node_id):
             return attempt
-        return msgspec.structs.replace(
-            attempt,
-            status=ROWS["EXIT_BEFORE_END"].exit_code,
-            cause=ROWS["EXIT_BEFORE_END"].cause,
-            how=f"{attempt.how} before the end of training",
-        )
+        row, how = ROWS["EXIT_BEFORE_END"], f"{attempt.how} before the end of training"
+        return msgspec.structs.replace(attempt, status=row.exit_code, cause=row.cause, how=how)
 
     # --- what follows ----------------------------------------------------------------------------------------------------
 
-    def _report(self, attempt: Attempt, pid: int, *, gives_up: bool) -> None:
+    def _report(self, attempt: Attempt, pid: int, then: Next) -> None:
         """Tell the scheduler how it ended, beside the next start and never before it."""
-        if self.placed.kind is ProcessKind.SCHEDULER or not (attempt.pid or gives_up):
+        if self.placed.kind is ProcessKind.SCHEDULER or not (attempt.pid or then is Next.FAIL):
             return
-        task = asyncio.create_task(self._tell(attempt, pid, gives_up=gives_up))
+        task = asyncio.create_task(self._tell(self.node_id, attempt, pid, then))
         self._reports.add(task)
         task.add_done_callback(self._reports.discard)
 
-    def _tell(self, attempt: Attempt, pid: int, *, gives_up: bool) -> Coroutine[None, None, None]:
+    async def _tell(self, node_id: NodeId, attempt: Attempt, pid: int, then: Next) -> bool:
         """By the id that the process had: the next start may have another before this is sent."""
-        return self._context.contact.report(
-            self.node_id,
-            pid,
-            attempt.how,
-            gives_up=gives_up,
+        exited = Exited(
+            node_id=node_id,
+            pid=pid,
+            reason=attempt.how,
+            gives_up=then is Next.FAIL,
             process=attempt.process,
-            is_standby=self._is_standby,
+            standby=self._is_standby,
         )
+        is_over = then in {Next.DONE, Next.FAIL_LATE} or attempt.says_job_is_over
+        is_over = is_over or attempt.says("SCHEDULER_UNREACHABLE")
+        goes_on = self._context.recovery_enabled and not is_over
+        told = await self._context.contact.tell(exited, goes_on=goes_on)
+        self._informed = self._informed if told else 0
+        return told
 
     async def _name_first(self) -> None:
         """Choose the node id of the first start: not one that an earlier launcher's process had, which would wait for its window."""
@@ -359,11 +360,11 @@ class ProcessKeeper:
         """Does a standby take its rank? The scheduler knows by now that this process does not come back, and ends the job if none does."""
         if self.placed.kind is ProcessKind.SCHEDULER or attempt.says_job_is_over:
             return False
-        await asyncio.gather(*self._reports)
+        await self.reported()
         context = self._context
         if not context.recovery_enabled:
             return False
-        report = partial(self._tell, attempt, pid, gives_up=True)
+        report = partial(self._tell, self.node_id, attempt, pid, Next.FAIL)
         is_needed = partial(KnownJob.needs, first=self.placed.node_id, is_standby=self._is_standby)
         return await is_taken_over(
             context.contact, is_needed, report, informed=self._informed, was_heard=bool(context.members.ids)

@@ -14,7 +14,7 @@ from recovery import clock
 from recovery.core.barrier_messages import JobSaved, StopJob
 from recovery.core.converter import Converter
 from recovery.core.ids import NodeId, RequestId
-from recovery.core.messages import Exited, FromScheduler, ProcessIdentity
+from recovery.core.messages import Exited, FromScheduler
 from recovery.core.records import EventKind
 from recovery.core.rules import Rules
 from recovery.launch import console
@@ -43,38 +43,17 @@ _to_known_job = Converter(KnownJob)
 class Contact(SchedulerQueries):
     """All of it, as of a dry run, which has no scheduler. Nothing raises: one that does not answer is no failure of the launcher."""
 
-    async def report(
-        self,
-        node_id: NodeId,
-        pid: int,
-        reason: str,
-        *,
-        gives_up: bool,
-        process: ProcessIdentity | None = None,
-        is_standby: bool = False,
-    ) -> None:
-        """Report how a process ended: then the scheduler knows why, and need not wait whether the process comes back.
+    async def tell(self, *reports: Exited, goes_on: bool = False) -> bool:
+        """Report how processes ended, of whomever they were: the scheduler knows why, and need not wait whether they come back.
 
         Args:
-            node_id: whose process.
-            pid: its process id.
-            reason: how it ended.
-            gives_up: it is not started again, so that the job cannot go on.
-            process: which process that was, which proves its end; None: the system does not say.
-            is_standby: it was started as a standby, without which a job can begin.
-        """
-        exited = Exited(
-            node_id=node_id,
-            pid=pid,
-            reason=reason,
-            gives_up=gives_up,
-            process=process,
-            standby=is_standby,
-        )
-        await self.tell([exited])
+            reports: one of each process.
+            goes_on: the job may, so that a scheduler which does not answer at once is busy, or is started again itself.
 
-    async def tell(self, reports: Sequence[Exited]) -> None:
-        """Report processes that have ended, of whomever they were."""
+        Returns:
+            Whether the scheduler was sent all of them.
+        """
+        return True
 
     async def lost_nodes(self) -> LostNodes | None:
         """Ask for the nodes that the scheduler holds for lost; None: it does not answer."""
@@ -107,21 +86,28 @@ class SchedulerContact(Contact):
         self._host, self._port, self._access = host, port, access
 
     @override
-    async def tell(self, reports: Sequence[Exited]) -> None:
-        for exited in reports:
-            await self._tell(exited)
+    async def tell(self, *reports: Exited, goes_on: bool = False) -> bool:
+        within_s = _STARTED_AGAIN_S if goes_on else 0
+        return all([await self._tell(exited, within_s) for exited in reports])
 
-    async def _tell(self, exited: Exited) -> None:
+    async def _tell(self, exited: Exited, within_s: float) -> bool:
         try:
             client = self._client(lambda message: None, lambda why: None)
-            await client.connect(_CONNECT_S)
+            await (_connect(client, within_s) if within_s else client.connect(_CONNECT_S))
             client.send(exited)
             await client.close()
         # RuntimeError: no thread could be started to look up a name.
-        except (OSError, RuntimeError):
-            return
+        except (OSError, RuntimeError) as error:
+            if within_s:
+                told = f"the scheduler was not told how {exited.node_id} (pid {exited.pid}) ended ({exited.reason})"
+                waits = f"if it is there, it waits for {exited.node_id} (MS_TOPO_TIMEOUT)"
+                then = waits if exited.gives_up else "it finds out by itself"
+                console.say(f"{told}: {error}; {then}", style="yellow")
+            return False
         except Exception as error:  # noqa: BLE001 - it finds out by itself, later
             console.say_unknown("whether the scheduler has the report of a death", error)
+            return False
+        return True
 
     @override
     async def stop_job(self, reason: str, within_s: float, nodes: Sequence[NodeId] = ()) -> JobSaved:

@@ -11,6 +11,8 @@ from recovery.launch import console
 from recovery.launch.presence import Kind, look_at
 from recovery.transport.client import warm_up
 
+_STEPPED = {EventKind.FIRST_STEP_DONE, EventKind.CHECKPOINT_COMMITTED}
+
 
 def load(environment: Mapping[str, str]) -> None:
     """Import what supervision will ask by, while the job begins: at a failure the package may be about to be replaced."""
@@ -36,14 +38,17 @@ def stored_job(environment: Mapping[str, str]) -> JobRecord | None:
 
 
 def has_stepped(environment: Mapping[str, str]) -> bool:
-    """By the stored event log; a host that cannot read it cannot know and takes it for granted."""
+    """By the stored event log; a host that cannot read it cannot know and takes it for granted.
+
+    A worker whose first step falls into an outage of the scheduler says it to nobody: then the first common checkpoint shows it.
+    """
     path = Path(environment.get("MS_RECOVERY_PATH", ""))
     if not environment.get("MS_RECOVERY_PATH") or look_at(path).kind is not Kind.DIRECTORY:
         return True
     try:
         from recovery.store.reader import read_newest_events  # noqa: PLC0415 - see `load`
 
-        return bool(read_newest_events(path, {EventKind.FIRST_STEP_DONE}, 1))
+        return bool(read_newest_events(path, _STEPPED, 1))
     except (RecoveryError, OSError):
         return True
     except Exception as error:  # noqa: BLE001 - it is asked for advice

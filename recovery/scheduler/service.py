@@ -188,8 +188,11 @@ class _Service:
             self._executor.stop()
             await server.stop()
             self._over = True
-            if writer is not None:
-                await asyncio.to_thread(writer.close, _CLOSE_S)
+            if writer is not None and not await asyncio.to_thread(writer.close, _CLOSE_S):
+                _logger.warning(
+                    "event=store_not_finished the last rows of the scheduler were not written within %g s",
+                    _CLOSE_S,
+                )
         if error is not None:
             raise error
 

@@ -342,6 +342,18 @@ def test_a_second_interrupt_ends_it(tmp_path: Path) -> None:
         assert_nothing_left(cluster)
 
 
+def test_who_does_not_end_when_it_is_asked_is_killed_and_that_is_said(tmp_path: Path) -> None:
+    environment = {"JOB_DO": "deaf@4", "MS_STOP_GRACE": "2", **HELD}
+    with LaunchedCluster(tmp_path, environment=environment) as cluster:
+        cluster.start()
+        cluster.wait(lambda: cluster.step_of_all() >= 5, "step 5 of all")
+        cluster.signal(LAUNCHER, signal.SIGINT)
+        assert cluster.wait_exit(LAUNCHER) == 128 + signal.SIGINT
+        killed = r"asked to end, and killed [0-9.]+ s later: worker_0 \(pid [0-9]+\), worker_1 \(pid [0-9]+\)"
+        assert re.search(killed, cluster.log(LAUNCHER))
+        assert_nothing_left(cluster)
+
+
 def test_processors_names_and_all_variables_reach_the_processes(tmp_path: Path) -> None:
     with LaunchedCluster(tmp_path, environment={"RANK_ID": "77", "MS_NODE_ID": "other"}) as cluster:
         first = min(os.sched_getaffinity(0))

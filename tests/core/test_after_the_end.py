@@ -220,3 +220,28 @@ def test_a_process_whose_job_has_finished_says_no_more_that_it_waits_for_the_oth
     assert driven.fire(s.WorkerTimer.WAIT_NOTE, 5_000), "it waits for them"
     driven.receive(m.JobEnded(outcome=m.JobOutcome.FINISHED, reason="all 2 ranks are done at step 9"))
     assert driven.fire(s.WorkerTimer.WAIT_NOTE, 35_000) == []
+
+
+@pytest.mark.parametrize("recovery_enabled", [False, True])
+def test_the_exception_that_ended_the_job_is_known_also_where_another_rank_has_told_of_it_before(
+    recovery_enabled: bool,
+) -> None:
+    """Without recovery what the exception broke for the others ends the job."""
+    desk = Desk(Rules(worker_count=2, recovery_enabled=recovery_enabled))
+    first, second = running_workers(desk)
+    if recovery_enabled:
+        second.done()
+        first.done()
+    else:
+        broke = m.CollectiveFailed(generation=second.generation, step=3, reason="reset by worker_0")
+        second.send(broke)
+    assert desk.row(JobRecord)[0].state in {JobState.FAILED, JobState.FINISHED}
+    first.raises()
+    assert [event.reason for event in desk.events if event.kind is EventKind.NODE_FAILED] == ["ValueError: x"]
+    assert first.hears(m.JobEnded)
+
+
+def test_a_checkpoint_that_was_not_saved_is_counted_behind_the_end(desk: Desk) -> None:
+    first, _ = finish(desk, gone=0)
+    first.send(m.NotSaved(request_id=first.request(), step=100, reason="full"))
+    assert EventKind.CHECKPOINT_NOT_SAVED in desk.kinds()

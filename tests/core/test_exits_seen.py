@@ -128,7 +128,7 @@ def test_giving_up_a_worker_that_is_lost_already_ends_the_job(desk: Desk) -> Non
     see_exit(desk)
     assert not second.hears(m.JobEnded)
     give_up(desk, "worker_0")
-    assert second.last(m.JobEnded).reason == "worker_0: connection closed; it is not started again"
+    assert second.last(m.JobEnded).reason == f"worker_0: {KILLED}; it is not started again"
 
 
 def test_giving_up_a_worker_that_never_came_ends_the_job_while_it_forms(desk: Desk) -> None:

@@ -287,10 +287,29 @@ def test_an_exception_of_the_users_is_reported_before_the_process_ends(answered:
         driven.receive(m.Received(request_id=RequestId("x")))
     else:
         driven.fire(WorkerTimer.SHUTDOWN, SHUTDOWN_GRACE_MS)
+    not_told = [log.text for log in driven.effects_of(e.Log) if log.event == "last_message_not_taken"]
+    assert [text.endswith("(TRAINING_RAISED: ValueError: x)") for text in not_told] == [True] * (not answered)
     assert [(exit_.code, exit_.reason) for exit_ in driven.effects_of(e.Exit)] == [
         ("TRAINING_RAISED", "ValueError: x")
     ]
     driven.receive(refused("REJOIN_WINDOW", 10))
+    assert [exit_.code for exit_ in driven.effects_of(e.Exit)] == ["TRAINING_RAISED"]
+
+
+def test_a_process_whose_last_message_was_taken_ends_once_however_long_its_end_takes() -> None:
+    driven = DrivenWorker().training()
+    driven.handle(s.TrainingRaised(RequestId("x"), Generation(1), 5, "ValueError: x", "Traceback"))
+    driven.receive(m.Received(request_id=RequestId("x")))
+    driven.fire(WorkerTimer.SHUTDOWN, SHUTDOWN_GRACE_MS)
+    assert driven.effects == []
+
+
+def test_a_process_that_leaves_while_nobody_answers_says_that_its_reason_is_not_known() -> None:
+    driven = DrivenWorker().training()
+    driven.handle(s.Disconnected("closed", 0.5), 1_000)
+    driven.handle(s.TrainingRaised(RequestId("x"), Generation(1), 5, "ValueError: x", "Traceback"), 1_000)
+    driven.handle(s.ConnectFailed("gone", 0.5), 1_000 + 2 * SHUTDOWN_GRACE_MS)
+    assert [log.event for log in driven.effects_of(e.Log)][-1] == "last_message_not_taken"
     assert [exit_.code for exit_ in driven.effects_of(e.Exit)] == ["TRAINING_RAISED"]
 
 

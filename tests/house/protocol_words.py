@@ -240,7 +240,7 @@ ANSWERS: dict[str, tuple[str, str]] = {
         "`received`; the next `upload_order` to every rank, if it was the last one or a part that will not come",
     ),
     "exited": (
-        "a launcher alone, on a connection of its own, without `register`. Believed only of the process (`pid`) that holds the id, and from the host that the node came from or names; from elsewhere with the `process` that it named",
+        "a launcher alone, on a connection of its own, without `register`. Believed only of the process (`pid`) that holds the id, and from the host that the node came from or names; from elsewhere with the `process` that it named. Of the process that held the id before, only how it ended is written down; `found`: its end was found, and not waited for",
         "a close (1000, `heard`)",
     ),
     "stop_job": (

@@ -13,6 +13,7 @@ import pytest
 from typing_extensions import override
 
 from recovery.core.ids import NodeId
+from recovery.core.records import EventKind, EventRecord
 from recovery.launch import stored_advice
 from recovery.launch.agent import Agent
 from recovery.launch.forkserver.fork_messages import Prepare
@@ -49,7 +50,7 @@ class Away(importlib.abc.MetaPathFinder):
 
 async def contacted():
     contact = SchedulerContact("127.0.0.1", 9, Access())
-    await contact.tell([Exited(node_id="0", pid=1, reason="killed", gives_up=False)])
+    await contact.tell(Exited(node_id="0", pid=1, reason="killed", gives_up=False))
     assert await contact.known_job() is None and await contact.lost_nodes() is None
     print((await contact.stop_job("SIGINT", 1.0)).obstacle)
 
@@ -68,6 +69,17 @@ def test_what_is_asked_at_a_failure_was_imported_before(tmp_path: Path) -> None:
     asked = [line.removeprefix("asked for ") for line in done.stdout.splitlines() if "asked for" in line]
     assert [name for name in asked if name.partition(".")[0] not in sys.stdlib_module_names] == []
     assert done.stdout.splitlines()[0] == f"{job().state.value} False"
+
+
+@pytest.mark.parametrize("kind", [EventKind.FIRST_STEP_DONE, EventKind.CHECKPOINT_COMMITTED, None])
+def test_a_job_has_stepped_where_a_first_step_or_a_checkpoint_of_all_ranks_is_known(
+    tmp_path: Path, kind: EventKind | None
+) -> None:
+    """The word of the first step is lost where a scheduler was away just then."""
+    store = SchedulerStore.open(tmp_path)
+    store.apply([job(), *([EventRecord(kind=kind)] if kind else [])], wall_ms=1)
+    store.close()
+    assert stored_advice.has_stepped({"MS_RECOVERY_PATH": str(tmp_path)}) is (kind is not None)
 
 
 def _is_away(*_: Any, **__: Any) -> NoReturn:

@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -67,7 +67,7 @@ class SlowScheduler(Contact):
         self._answers, self._heard = list(answers), asyncio.Event()
 
     @override
-    async def tell(self, reports: Sequence[Exited]) -> None:
+    async def tell(self, *reports: Exited, goes_on: bool = False) -> bool:
         for exited in reports:
             self.processes.append(exited.process)
             self.standbys.append(exited.standby)
@@ -75,6 +75,7 @@ class SlowScheduler(Contact):
             if len(self.reported) > 1 or exited.gives_up:
                 self._heard.set()
             await self._heard.wait()
+        return True
 
     @override
     async def known_job(self) -> KnownJob | None:
@@ -161,8 +162,8 @@ class GoneScheduler(SlowScheduler):
     """Nobody takes a report, and nobody answers."""
 
     @override
-    async def tell(self, reports: Sequence[Exited]) -> None:
-        return
+    async def tell(self, *reports: Exited, goes_on: bool = False) -> bool:
+        return False
 
 
 @pytest.mark.parametrize("kind", [ProcessKind.WORKER, ProcessKind.STANDBY])
@@ -273,8 +274,9 @@ class OneRankIsMissing(SlowScheduler):
         self._pids: dict[NodeId, int] = {}
 
     @override
-    async def tell(self, reports: Sequence[Exited]) -> None:
+    async def tell(self, *reports: Exited, goes_on: bool = False) -> bool:
         self._pids |= {exited.node_id: exited.pid for exited in reports}
+        return True
 
     @override
     async def known_job(self) -> KnownJob | None:

@@ -180,4 +180,35 @@ WAITING = (
             "tests/core/test_worker_admission.py::test_a_refused_worker_is_told_on_the_standing_connection_and_asks_no_more",
         ),
     ),
+    Bug(
+        "how a process ended is not written down once its id has its next process",
+        "I14",
+        "core/scheduler/membership/liveness.py",
+        "_exit_seen",
+        "return _learn_late(state, node.earlier, exited)",
+        "return []",
+        (
+            "tests/core/test_late_reports.py::test_how_a_process_ended_is_written_down_when_its_id_has_its_next_process",
+        ),
+    ),
+    Bug(
+        "a launcher whose report finds no scheduler gives it up at once",
+        "I14",
+        "launch/scheduler_contact.py",
+        "SchedulerContact.tell",
+        "_STARTED_AGAIN_S if goes_on else 0",
+        "0",
+        ("tests/launch/test_reports_of_ends.py",),
+    ),
+    Bug(
+        "a launcher that has found an end overrules the one that waited for it",
+        "I14",
+        "core/scheduler/membership/liveness.py",
+        "_exit_seen",
+        "Cause.PROCESS_ENDED if exited.found else Cause.OTHER",
+        "Cause.OTHER",
+        (
+            "tests/core/test_late_reports.py::test_how_a_process_ended_replaces_that_somebody_has_found_its_end",
+        ),
+    ),
 )

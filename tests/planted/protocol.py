@@ -137,9 +137,8 @@ EXITS = (
         "I1",
         "core/scheduler/membership/liveness.py",
         "_exit_seen",
-        "node.record = msgspec.structs.replace(node.record, reason=node.record.reason or exited.reason)\n"
-        "return []",
-        "node.record = msgspec.structs.replace(node.record, reason=node.record.reason or exited.reason)\n"
+        "node.record = msgspec.structs.replace(node.record, reason=known)\nreturn []",
+        "node.record = msgspec.structs.replace(node.record, reason=known)\n"
         "return _gone(state, node, exited.reason, now_ms)",
         ("tests/core/test_exits_seen.py::test_who_speaks_on_is_not_lost_by_a_wrong_report",),
     ),

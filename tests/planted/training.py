@@ -145,8 +145,8 @@ TRAINING = (
         "I9",
         "core/scheduler/machine.py",
         "SchedulerMachine._from_speaker",
-        "(m.Heartbeat, m.CheckpointReport)",
-        "m.Heartbeat",
+        "(m.Heartbeat, m.CheckpointReport, m.NotSaved)",
+        "(m.Heartbeat, m.NotSaved)",
         ("tests/core/test_last_checkpoint.py::test_a_report_behind_the_end_still_counts",),
     ),
     Bug(

@@ -239,9 +239,12 @@ class SchedulerMachine:
                 # It has not heard yet that it has left, and waits at a step no longer.
                 state.barrier.note_stop(message.generation, message.step)
             return []
-        # A checkpoint that is there counts, whenever it is reported.
-        if state.job_ended and not isinstance(message, (m.Heartbeat, m.CheckpointReport)):
-            return [Persist((), (Answer(connection, job_end.job_ended(state)),))]
+        # A checkpoint that is there, or is not, counts whenever it is reported.
+        if state.job_ended and not isinstance(message, (m.Heartbeat, m.CheckpointReport, m.NotSaved)):
+            ended = (Answer(connection, job_end.job_ended(state)),)
+            if isinstance(message, m.Failure):
+                return [Persist((training_messages.failed_event(state, node, message),), ended)]
+            return [Persist((), ended)]
         return self._dispatch(node, message, now_ms)
 
     def _dispatch(  # noqa: C901, PLR0911, PLR0912 - one case per message

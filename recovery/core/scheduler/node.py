@@ -137,6 +137,9 @@ class Node:
     differs = ""
     """How that differs from what another host runs, where its admission is the first to show it."""
 
+    earlier: Node | None = None
+    """The incarnation before, where it is not known how it ended: its launcher's report may still come."""
+
     stores = False
     """It sends its checkpoints to object storage, as it said when it registered."""
 
@@ -145,7 +148,7 @@ class Node:
 
         `slot`: the name of the slot that it holds, as a row says; empty: none; None: there is no row, it is that of its own name.
         """
-        self._record = record
+        self._record, self.held_rank = record, record.rank
         self._slot: str = record.node_id if slot is None else slot
         self._slot_is_stored = slot is not None
         self._ready: Ready | None = None
@@ -198,6 +201,7 @@ class Node:
     @record.setter
     def record(self, record: NodeRecord) -> None:
         self._record = record
+        self.held_rank = self.held_rank if record.rank is None else record.rank
         self.count()
 
     @property

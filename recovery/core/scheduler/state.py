@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from recovery.core import messages as m
-from recovery.core.causes import Cause
+from recovery.core.causes import UNEXPLAINED, Cause
 from recovery.core.checkpoints import CheckpointIndex
 from recovery.core.effects import Answer, Persist
 from recovery.core.ids import ConnectionId, Generation, Incarnation, NodeId, Rank, RequestId, RunId
@@ -271,6 +271,8 @@ class SchedulerState:
         earlier = self.nodes.get(node.record.node_id)
         if earlier is not None:
             earlier.count_in(None)
+            node.earlier = earlier if earlier.record.cause in UNEXPLAINED else None
+            earlier.earlier = None
         self.nodes[node.record.node_id] = node
         node.count_in(self.slots[node.record.role])
 
@@ -339,7 +341,8 @@ class SchedulerState:
         return IncarnationRecord(
             node_id=record.node_id,
             incarnation=record.incarnation,
-            rank=record.rank,
+            # Another one may have taken its rank meanwhile.
+            rank=node.held_rank if ended else record.rank,
             host=record.host,
             pid=record.pid,
             run=self.job.run,

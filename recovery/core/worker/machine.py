@@ -236,7 +236,7 @@ class WorkerMachine:
             case s.WorkerTimer.WAIT_NOTE:
                 return self._wait.on_due(now_ms)
             case s.WorkerTimer.SHUTDOWN:
-                return [self._departure.exit()]
+                return self._departure.on_due()
             case s.WorkerTimer.DEPART:
                 return self._barrier.on_timer(now_ms)
             case s.WorkerTimer.REPORTS:
@@ -283,7 +283,7 @@ class WorkerMachine:
             if self._departure.ended_in_order:
                 # The scheduler of a finished job ends before scripts that go on, so there is nobody to dial any more.
                 return []
-            return [*outcome.before, *self._end(outcome.code, outcome.reason)]
+            return [*outcome.before, *self._departure.not_told(), *self._end(outcome.code, outcome.reason)]
         return outcome
 
     def _on_received(self, received: m.Received) -> list[WorkerEffect]:

@@ -193,6 +193,7 @@ class Departure:
         """The error that the process ends with, a code of recovery.errors; empty: it has decided nothing. Set in LEAVING."""
         self._reason = ""
         """The sentence that goes with `_code`. Set in LEAVING."""
+        self._begun = self._has_ended = False
         self.ended_in_order = False
         """The process was given an end without an error: its script may go on for as long as it likes. Set in LEAVING."""
 
@@ -206,11 +207,24 @@ class Departure:
         self._code, self._reason = code, reason
         if not admitted:
             return [Exit(code, reason)]
+        self._begun = True
         return [*self._requests.send(last), SetTimer(WorkerTimer.SHUTDOWN, now_ms + SHUTDOWN_GRACE_MS)]
+
+    def on_due(self) -> list[WorkerEffect]:
+        """The grace period is over: it ends."""
+        return [] if self._has_ended else [*self.not_told(), self.exit()]
+
+    def not_told(self) -> list[Log]:
+        """Where it leaves, and its last message was not taken: the scheduler does not know why."""
+        if not self._begun or self._has_ended:
+            return []
+        why = f"{self._code or 'no error'}: {self._reason}"
+        text = f"the scheduler has not taken this process's last message, so why it ends is not in the event log ({why})"
+        return [Log("last_message_not_taken", text, warning=True)]
 
     def exit(self, code: str = "", reason: str = "") -> Exit:
         """End the process. What it has decided itself goes before what somebody else gives as the reason."""
-        code = self._code or code
+        code, self._has_ended = self._code or code, True
         self.ended_in_order = self.ended_in_order or not code
         return Exit(code, self._reason or reason)
 

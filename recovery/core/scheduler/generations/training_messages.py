@@ -13,7 +13,7 @@ from recovery.core import messages as m
 from recovery.core.effects import Persist
 from recovery.core.policy.live import NOT_LIVE
 from recovery.core.policy.next_plan import CrashLoop, crash_loop_after
-from recovery.core.records import CheckpointState, EventKind, JobState, Record, to_record
+from recovery.core.records import CheckpointState, EventKind, EventRecord, JobState, Record, to_record
 from recovery.core.scheduler.effects import SchedulerEffect, Send
 from recovery.core.scheduler.generations import live
 from recovery.core.scheduler.node import Node, StepWait
@@ -96,10 +96,14 @@ def ended_at(state: SchedulerState, step: int, now_ms: int) -> CrashLoop:
 def on_failure(state: SchedulerState, node: Node, failure: m.Failure) -> list[SchedulerEffect]:
     """Its own code raised. It counts as lost when it disconnects, which it does as soon as it has this answer."""
     node.record = msgspec.structs.replace(node.record, reason=f"its own code raised {failure.error}"[:1024])
-    event = state.node_event(
+    return [state.answer(node, failure.request_id, [node.record, failed_event(state, node, failure)])]
+
+
+def failed_event(state: SchedulerState, node: Node, failure: m.Failure) -> EventRecord:
+    """Also where the job has ended meanwhile: it may be what ended it."""
+    return state.node_event(
         EventKind.NODE_FAILED, node, step=failure.step, reason=failure.error, details=failure.traceback
     )
-    return [state.answer(node, failure.request_id, [node.record, event])]
 
 
 def on_done(state: SchedulerState, node: Node, done: m.Done) -> list[SchedulerEffect]:

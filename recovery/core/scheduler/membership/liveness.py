@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from recovery.core import messages as m
-from recovery.core.causes import Cause
+from recovery.core.causes import UNEXPLAINED, Cause
 from recovery.core.effects import Log, Persist
 from recovery.core.records import STARTS_AGAIN, EventKind, JobState, NodeState, Record
 from recovery.core.scheduler import job_end
@@ -64,7 +64,7 @@ def on_connection_lost(state: SchedulerState, lost: ConnectionLost, now_ms: int)
         # Why it ends is known (its own code raised, its launcher saw it end): there is nothing to wait for.
         return _gone(state, node, node.record.reason, now_ms)
     node.suspect_until_ms = now_ms + state.rules.reconnect_grace_ms
-    record = node.move(NodeState.SUSPECT, reason=lost.reason)
+    record = node.move(NodeState.SUSPECT, reason=lost.reason, cause=Cause.CONNECTION_LOST)
     # A node that waits for the next plan already has started again.
     node.is_restarting = node.starts_again and state.job.state is JobState.INTERRUPTED and node.ready is None
     return [
@@ -115,20 +115,22 @@ def _exit_seen(state: SchedulerState, exited: m.Exited, now_ms: int) -> list[Sch
     While the connection is open the reason is only kept: a wrong report takes nobody's place away.
     """
     node = state.nodes.get(exited.node_id)
-    if state.job_ended:
-        return []
     if node is None:
-        return _give_up_unknown(state, exited, now_ms) if exited.gives_up else []
+        return _give_up_unknown(state, exited, now_ms) if exited.gives_up and not state.job_ended else []
     if death_proof.is_of_another(node, exited):
-        return []
+        return _learn_late(state, node.earlier, exited)
+    if state.job_ended:
+        return _learn_late(state, node, exited)
+    cause = Cause.PROCESS_ENDED if exited.found else Cause.OTHER
     node.given_up, node.proven_dead = exited.gives_up, death_proof.proves(node, exited)
     if node.record.state is NodeState.LIVE:
-        node.record = msgspec.structs.replace(node.record, reason=node.record.reason or exited.reason)
+        known = node.record.reason or ("" if exited.found else exited.reason)
+        node.record = msgspec.structs.replace(node.record, reason=known)
         return []
     node.is_restarting = False
     if node.record.state is NodeState.SUSPECT:
-        return _gone(state, node, exited.reason, now_ms)
-    effects = _learn(state, node, exited.reason, now_ms) if node.record.state is NodeState.LOST else []
+        return _gone(state, node, exited.reason, now_ms, cause)
+    effects = _learn(state, node, exited.reason, now_ms, cause) if node.record.state is NodeState.LOST else []
     if exited.gives_up:
         state.facts.given_up.append(GivenUp(node, node.record.reason))
     return effects
@@ -139,7 +141,7 @@ def _learn(
 ) -> list[SchedulerEffect]:
     """More is known of a node that is lost: that its process has ended, or how."""
     records: list[Record] = []
-    if node.record.cause is Cause.PROCESS_ENDED is not cause:
+    if node.record.cause in UNEXPLAINED and cause not in UNEXPLAINED:
         # Its parent, which waited for it, knows how it ended.
         node.record = msgspec.structs.replace(node.record, reason=reason, cause=cause)
         records += [node.record, state.incarnation_record(node, ended=reason)]
@@ -158,6 +160,19 @@ def _learn(
         return []
     event = state.node_event(EventKind.PROCESS_ENDED, node, reason=reason, details=details)
     return [Persist((*records, event)), *death_proof.end_watch(node)]
+
+
+def _learn_late(state: SchedulerState, node: Node | None, exited: m.Exited) -> list[SchedulerEffect]:
+    """How a process ended, when its id has its next process or the job has ended: nothing follows from it, and it is written down once."""
+    if node is None or exited.found or node.record.cause not in UNEXPLAINED:
+        return []
+    if death_proof.is_of_another(node, exited):
+        return []
+    node.record = msgspec.structs.replace(node.record, reason=exited.reason, cause=Cause.OTHER)
+    event = state.node_event(EventKind.PROCESS_ENDED, node, reason=exited.reason)
+    records = state.incarnation_record(node, ended=exited.reason), event
+    is_current = state.nodes[exited.node_id] is node
+    return [Persist((node.record, *records) if is_current else records)]
 
 
 def _gone(
@@ -253,7 +268,10 @@ def on_grace_over(state: SchedulerState, node: Node, now_ms: int) -> list[Schedu
     if now_ms - node.suspect_until_ms >= PAUSE_MS:
         node.suspect_until_ms = now_ms + state.rules.reconnect_grace_ms
         return [SetTimer(GraceTimer(node.record.node_id), node.suspect_until_ms)]
-    return [*_lose(state, node, node.record.reason, now_ms), *_keep_rank(state, node, now_ms)]
+    return [
+        *_lose(state, node, node.record.reason, now_ms, node.record.cause),
+        *_keep_rank(state, node, now_ms),
+    ]
 
 
 def _keep_rank(state: SchedulerState, node: Node, now_ms: int) -> list[SchedulerEffect]:
