@@ -110,10 +110,12 @@ ABORTS = """
 import ctypes, resource
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
+libc, made = ctypes.CDLL(None), ctypes.c_ulong()
+
 class End:
-    def __del__(self, libc=ctypes.CDLL(None), made=ctypes.c_ulong()):
-        libc.pthread_create(ctypes.byref(made), None, libc.abort, None)
-        libc.sleep(300)
+    def __del__(self, begin=libc.pthread_create, to=ctypes.byref(made), abort=libc.abort, wait=libc.sleep):
+        begin(to, None, abort, None)
+        wait(300)
 
 end = End()
 """
