@@ -6,6 +6,7 @@ import atexit
 import gc
 import logging
 import threading
+import weakref
 from collections.abc import Callable
 
 from recovery import clock
@@ -17,8 +18,8 @@ END_S = 4.0
 """How long the end of a process waits for the save under way: a launcher kills 5 s after it has asked (GRACE_S), MS_ABORT_TIMEOUT ends it by
 force, and a disk may hold the save for ever."""
 
-_under_way: dict[threading.Thread, int] = {}
-"""Threads that nobody has waited for, and the step that each saves."""
+_begun: weakref.WeakKeyDictionary[threading.Thread, int] = weakref.WeakKeyDictionary()
+"""Threads that may still save, and the step of each; who has ended and is waited for by nobody goes by itself."""
 
 
 class SaveThread:
@@ -51,9 +52,7 @@ class SaveThread:
             guarded()
         else:
             self._thread = thread
-            for other in [each for each in _under_way if not each.is_alive()]:
-                del _under_way[other]
-            _under_way[thread] = save.step
+            _begun[thread] = save.step
             # Before what was registered since, such as the end of the process that writes for this one.
             atexit.unregister(_await_saves)
             atexit.register(_await_saves)
@@ -67,7 +66,6 @@ class SaveThread:
         """Wait for the save under way."""
         if self._thread is not None:
             self._thread.join()
-            _under_way.pop(self._thread, None)
             self._thread = None
 
 
@@ -76,7 +74,7 @@ def _await_saves() -> None:
     # In a thread that saves a collection could drop a group of an earlier world (fact 4 there).
     gc.disable()
     until_ms = clock.monotonic_ms() + round(END_S * 1000)
-    for thread, step in list(_under_way.items()):
+    for thread, step in list(_begun.items()):
         thread.join(max(0, until_ms - clock.monotonic_ms()) / 1000)
         if thread.is_alive():
             _logger.warning(
