@@ -140,16 +140,12 @@ def _learn(
     state: SchedulerState, node: Node, reason: str, now_ms: int, cause: Cause = Cause.OTHER
 ) -> list[SchedulerEffect]:
     """More is known of a node that is lost: that its process has ended, or how."""
-    records: list[Record] = []
-    if node.record.cause in UNEXPLAINED and cause not in UNEXPLAINED:
-        # Its parent, which waited for it, knows how it ended.
-        node.record = msgspec.structs.replace(node.record, reason=reason, cause=cause)
-        records += [node.record, state.incarnation_record(node, ended=reason)]
-        if state.job.state is JobState.INTERRUPTED and state.job.about == node.record.node_id:
-            # Where the loss ended the generation, its end is explained by what is known now.
-            records += state.name_cause(
-                f"{node.record.node_id} lost: {reason}", state.job.cause, node.record.node_id
-            )
+    records = [] if cause in UNEXPLAINED else _explained(state, node, reason)
+    if records and state.job.state is JobState.INTERRUPTED and state.job.about == node.record.node_id:
+        # Where the loss ended the generation, its end is explained by what is known now.
+        records += state.name_cause(
+            f"{node.record.node_id} lost: {reason}", state.job.cause, node.record.node_id
+        )
     details = ""
     if death_proof.end_window(state, node, now_ms):
         node.record = msgspec.structs.replace(node.record, rejoin_left_ms=0)
@@ -164,15 +160,21 @@ def _learn(
 
 def _learn_late(state: SchedulerState, node: Node | None, exited: m.Exited) -> list[SchedulerEffect]:
     """How a process ended, when its id has its next process or the job has ended: nothing follows from it, and it is written down once."""
-    if node is None or exited.found or node.record.cause not in UNEXPLAINED:
+    if node is None or exited.found or death_proof.is_of_another(node, exited):
         return []
-    if death_proof.is_of_another(node, exited):
-        return []
-    node.record = msgspec.structs.replace(node.record, reason=exited.reason, cause=Cause.OTHER)
+    records = _explained(state, node, exited.reason)
     event = state.node_event(EventKind.PROCESS_ENDED, node, reason=exited.reason)
-    records = state.incarnation_record(node, ended=exited.reason), event
-    is_current = state.nodes[exited.node_id] is node
-    return [Persist((node.record, *records) if is_current else records)]
+    return [Persist((*records, event))] if records else []
+
+
+def _explained(state: SchedulerState, node: Node, reason: str) -> list[Record]:
+    """Its parent, which waited for it, knows how it ended: the rows to persist; none, where that was known."""
+    if node.record.cause not in UNEXPLAINED:
+        return []
+    node.record = msgspec.structs.replace(node.record, reason=reason, cause=Cause.OTHER)
+    # The id's own row is its present incarnation's.
+    own = [node.record] if state.nodes[node.record.node_id] is node else []
+    return [*own, state.incarnation_record(node, ended=reason)]
 
 
 def _gone(
