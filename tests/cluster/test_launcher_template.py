@@ -14,6 +14,7 @@ from recovery.core.records import EventKind
 from tests.cluster.launched import LAUNCHER, LaunchedCluster
 from tests.cluster.small_cluster import SCRIPT
 from tests.cluster.test_launcher import assert_nothing_left
+from tests.pace import is_gone
 
 pytestmark = pytest.mark.cluster
 
@@ -64,15 +65,13 @@ def test_neither_template_nor_worker_outlives_the_launcher(tmp_path: Path, stop:
     with LaunchedCluster(tmp_path, environment={"JOB_HELD_STEP": "20"}) as cluster:
         cluster.start()
         cluster.wait_step(6)
-        template = psutil.Process(template_of(cluster))
+        template = template_of(cluster)
 
         os.kill(cluster.processes[LAUNCHER].pid, stop)
 
         assert cluster.wait_exit(LAUNCHER) == (128 + stop if stop != signal.SIGKILL else -stop)
         assert_nothing_left(cluster)
-        cluster.wait(
-            lambda: not template.is_running() or template.status() == psutil.STATUS_ZOMBIE, "its end"
-        )
+        cluster.wait(lambda: is_gone(template), "its end")
 
 
 def test_a_script_whose_imports_act_is_spawned_or_refused(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -20,7 +21,7 @@ from recovery.launch.forkserver.fork_requests import NotBegun
 from recovery.launch.forkserver.preforked_process import PreforkedProcess
 from recovery.launch.forkserver.template import Template
 from tests.launch.forking import forked, orphans_left_alone, ready_template
-from tests.pace import wait_for
+from tests.pace import is_gone, wait_for
 
 
 @pytest.fixture
@@ -132,5 +133,5 @@ def test_it_ends_with_its_template(template: Template, how: str) -> None:
         template.end()
     # This process takes in orphans, as a launcher does.
     for one in (between, ahead):
-        wait_for(lambda one=one: not one.is_running() or one.status() == psutil.STATUS_ZOMBIE, "its end")  # type: ignore[misc]  # bound in the loop
+        wait_for(partial(is_gone, one.pid), "its end")
         os.waitpid(one.pid, 0)

@@ -16,7 +16,7 @@ from recovery.launch.forkserver.fork_messages import Prepare
 from recovery.launch.forkserver.template import Template
 from tests.launch.forking import forked, orphans_left_alone, ready_template, spawned
 from tests.launch.test_forked_picture import MODULES, PICTURE, TRAINING, seen
-from tests.pace import wait_for
+from tests.pace import is_gone, wait_for
 
 PROXY = """
 import ctypes, os, sys
@@ -205,7 +205,7 @@ def test_a_killed_proxy_takes_its_program_and_their_template_with_it(tmp_path: P
         os.kill(process.pid, signal.SIGKILL)
         os.waitpid(process.pid, 0)
         wait_for(
-            lambda: all(not one.is_running() or one.status() == psutil.STATUS_ZOMBIE for one in theirs),
+            lambda: all(is_gone(one.pid) for one in theirs),
             "end of its program and of their template",
         )
         for one in theirs:
