@@ -13,7 +13,7 @@ from recovery.core.effects import Answer, Persist
 from recovery.core.ids import Generation, Incarnation, NodeId, Rank, RequestId, ResumeToken
 from recovery.core.records import EventKind, JobRecord, JobState, NodeRecord, NodeState, RunRecord
 from recovery.core.rules import Rules
-from recovery.core.scheduler.effects import GraceTimer, LeaseTimer, Send
+from recovery.core.scheduler.effects import LeaseTimer, Send
 from recovery.core.scheduler.stimuli import MessageReceived, TimerFired
 from recovery.core.worker import effects as we
 from recovery.core.worker import stimuli as s
@@ -258,20 +258,6 @@ def test_a_file_that_was_called_bad_is_not_taken_again(desk: Desk) -> None:
     first.send(m.CheckpointReport(request_id=first.request(), checkpoint=bad))
 
     assert desk.machine.state.checkpoints.file_of(Rank(0), 10) is None
-
-
-def test_a_scheduler_that_was_paused_loses_nobody_by_that(desk: Desk) -> None:
-    first, _ = running_workers(desk)
-    first.die()
-    grace, lease = GraceTimer(NodeId("worker_0")), LeaseTimer(NodeId("worker_1"))
-    desk.timers.clear()
-    desk.now = 120_000
-
-    desk.handle(TimerFired(grace))
-    desk.handle(TimerFired(lease))
-
-    assert _job(desk).state is JobState.RUNNING
-    assert desk.timers == {grace: 120_500, lease: 150_000}
 
 
 def test_after_a_pause_the_fresh_lease_ends_as_any_other(desk: Desk) -> None:

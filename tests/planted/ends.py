@@ -19,7 +19,7 @@ ENDS: tuple[Bug, ...] = (
         "I14",
         "core/scheduler/generations/training_messages.py",
         "note_stall",
-        "min(now_ms - before.heard_ms, state.rules.heartbeat_ms_max + _LATE_MS)",
+        "min(now_ms - before.heard_ms, state.rules.heartbeat_ms_max + PAUSE_MS)",
         "now_ms - before.heard_ms",
         ("tests/core/test_stalls.py::test_a_pause_of_either_process_counts_as_one_heartbeat",),
     ),

@@ -39,9 +39,9 @@ ANSWERS = (
         "I5",
         "core/scheduler/job_end.py",
         "end",
-        "return [Persist((*before, job, run, event), answers), SetTimer(ShutdownTimer(), now_ms + SHUTDOWN_MS)]",
+        "return [Persist((*before, job, run, event), answers), end_within(state, SHUTDOWN_MS, now_ms)]",
         "from recovery.core.scheduler.effects import Send\n"
-        "return [*(Send(one.connection, one.message) for one in answers), Persist((*before, job, run, event)), SetTimer(ShutdownTimer(), now_ms + SHUTDOWN_MS)]",
+        "return [*(Send(one.connection, one.message) for one in answers), Persist((*before, job, run, event)), end_within(state, SHUTDOWN_MS, now_ms)]",
         ("tests/core/test_late_messages.py::test_nobody_hears_of_the_end_before_it_is_written",),
     ),
     Bug(

@@ -15,6 +15,7 @@ from recovery.core.records import EventKind, JobState, NodeState, Record, RunRec
 from recovery.core.scheduler.effects import SchedulerEffect, SetTimer, ShutdownTimer
 from recovery.core.scheduler.job_states import JobFact
 from recovery.core.scheduler.node import Node
+from recovery.core.scheduler.pauses import begins_again, was_paused
 from recovery.core.scheduler.state import RUN_FINISHED, SchedulerState
 
 FIRST_FAILURE = "; first failure: "
@@ -34,7 +35,13 @@ def end(
     job = state.change_job(JobFact.ALL_RANKS_DONE if finished else JobFact.FAILED, reason=reason, cause=None)
     run = RunRecord(run=job.run, outcome=outcome.value, reason=reason)
     answers = state.to_all(job_ended(state))
-    return [Persist((*before, job, run, event), answers), SetTimer(ShutdownTimer(), now_ms + SHUTDOWN_MS)]
+    return [Persist((*before, job, run, event), answers), end_within(state, SHUTDOWN_MS, now_ms)]
+
+
+def end_within(state: SchedulerState, wait_ms: int, now_ms: int) -> SetTimer:
+    """How long nodes have to come and hear the end."""
+    state.ends_ms = now_ms + wait_ms
+    return SetTimer(ShutdownTimer(), state.ends_ms)
 
 
 def job_ended(state: SchedulerState) -> m.JobEnded:
@@ -85,13 +92,16 @@ def on_disconnected(state: SchedulerState, node: Node, now_ms: int) -> list[Sche
     ):
         at_once = state.job.state is JobState.FAILED and not state.rules.recovery_enabled
         wait_ms = 0 if at_once else state.rules.reconnect_grace_ms
-        effects.append(SetTimer(ShutdownTimer(), now_ms + wait_ms))
+        effects.append(end_within(state, wait_ms, now_ms))
     return effects
 
 
-def on_shutdown_due(state: SchedulerState) -> list[SchedulerEffect]:
+def on_shutdown_due(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     """A node that has not come to hear the end by now does not come back: its id is free for the next run."""
     assert state.job_ended, "it is set by the end, and no run begins in the process of an ended scheduler"
+    if was_paused(state.ends_ms, now_ms):
+        again = begins_again("the time to hear how the job ended", state.ends_ms, now_ms)
+        return [again, end_within(state, SHUTDOWN_MS, now_ms)]
     records = tuple(leave(state, state.nodes.values()))
     return [Persist(records, (Exit(state.outcome.code, state.job.reason),))]
 

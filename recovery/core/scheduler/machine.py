@@ -48,6 +48,7 @@ from recovery.core.scheduler.effects import (
 from recovery.core.scheduler.generations import training_messages
 from recovery.core.scheduler.membership import (
     liveness,
+    lost_scheduler_store,
     quorum,
     ready_reports,
     registration,
@@ -182,7 +183,7 @@ class SchedulerMachine:
         """A timer is due. The state says whether it still means anything."""
         state = self.state
         if isinstance(timer, ShutdownTimer):
-            return job_end.on_shutdown_due(state)
+            return job_end.on_shutdown_due(state, now_ms)
         if state.job_ended:
             return []
         match timer:
@@ -196,7 +197,9 @@ class SchedulerMachine:
                 return liveness.on_grace_over(state, state.nodes[timer.node_id], now_ms)
             case WaitingTimer():
                 return registration.look_again(state, now_ms)
-            case RebuildTimer() | PauseTimer():
+            case RebuildTimer():
+                return lost_scheduler_store.on_asked(state, now_ms)
+            case PauseTimer():
                 # What follows is drawn behind every timer.
                 return []
             case OfferTimer():

@@ -23,7 +23,7 @@ from recovery.core.records import (
 )
 from recovery.core.scheduler import job_end
 from recovery.core.scheduler.checkpoints import copying
-from recovery.core.scheduler.effects import GraceTimer, SchedulerEffect, SetTimer, ShutdownTimer, WindowsTimer
+from recovery.core.scheduler.effects import GraceTimer, SchedulerEffect, SetTimer, WindowsTimer
 from recovery.core.scheduler.generations import live
 from recovery.core.scheduler.job_states import WAITING, JobFact
 from recovery.core.scheduler.membership import death_proof, quorum
@@ -130,7 +130,7 @@ def _await_return(state: SchedulerState, node: Node, now_ms: int) -> bool:
 
 def _go_on(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     if state.job.state is JobState.FINISHED:
-        return [SetTimer(ShutdownTimer(), now_ms + state.rules.lease_ms)]
+        return [job_end.end_within(state, state.rules.lease_ms, now_ms)]
     if state.job.state in WAITING:
         return quorum.wait_for_all_ranks(state, now_ms)
     gone = [node for node in state.workers if node.record.state in (NodeState.LOST, NodeState.LEFT)]

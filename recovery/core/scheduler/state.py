@@ -118,6 +118,8 @@ class LostStore:
         """It is there, as far as anybody knows."""
         self.asks_until_ms: int | None = None
         """While it is built again: until when a node may come that knows more of a rank; None: nobody is waited for."""
+        self.has_asked = False
+        """That time is over."""
         self.reported: dict[NodeId, m.JobHistory] = {}
         """What nodes have said of their past while it is built again, also those that are gone."""
         self.reported_generation = Generation(0)
@@ -171,6 +173,8 @@ class SchedulerState:
         """Where rank 0 of the current generation listens."""
         self.outcome = m.JobOutcome.FINISHED if job.state is JobState.FINISHED else m.JobOutcome.JOB_FAILED
         """How the job ended; sent once it has."""
+        self.ends_ms = 0
+        """When this process ends, where the job has ended."""
         self.deadline_ms: int | None = None
         """When the wait for all ranks ends; None while nobody waits, or for ever."""
         self.waits_since_ms: int | None = None
@@ -185,12 +189,11 @@ class SchedulerState:
         """Jobs whose state a person has archived in this path: a worker that knows one of them may start over."""
         self.differing = set[tuple[Program, Program]]()
         """Of two hosts, and said."""
-        self.vacancies = Vacancies()
+        self.vacancies, self.refusals = Vacancies(), Refusals()
         self.facts, self.store_rebuild = Facts(), LostStore()
         slots = rules.worker_count + rules.server_count + rules.standby_count
         self.waiting = WaitingList(at_most=slots + BESIDE_SLOTS)
         """The processes that were refused for now, and are answered when their time has come."""
-        self.refusals = Refusals()
 
     # --- looking -------------------------------------------------------------------------------------------------------
 

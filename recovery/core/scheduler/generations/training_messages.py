@@ -17,13 +17,11 @@ from recovery.core.records import CheckpointState, EventKind, EventRecord, JobSt
 from recovery.core.scheduler.effects import SchedulerEffect, Send
 from recovery.core.scheduler.generations import live
 from recovery.core.scheduler.node import Node, StepWait
+from recovery.core.scheduler.pauses import PAUSE_MS
 from recovery.core.scheduler.state import SchedulerState
 
 _NAMED_MAX = 5
 """Ranks in a sentence."""
-_LATE_MS = 1_000
-"""A heartbeat that is later than the longest wait between two by this shows that one of the two processes was paused. That time counts nowhere;
-as PAUSE_MS in liveness.py."""
 
 
 def on_rendezvous_open(state: SchedulerState, node: Node, opened: m.RendezvousOpen) -> list[SchedulerEffect]:
@@ -169,7 +167,8 @@ def note_stall(state: SchedulerState, node: Node, beat: m.Heartbeat, now_ms: int
     if before is None or (before.generation, before.step) != (beat.generation, beat.step):
         node.step_wait = StepWait(beat.generation, beat.step, 0, now_ms)
         return
-    passed_ms = min(now_ms - before.heard_ms, state.rules.heartbeat_ms_max + _LATE_MS)
+    # One that is later than that shows that one of the two processes was paused.
+    passed_ms = min(now_ms - before.heard_ms, state.rules.heartbeat_ms_max + PAUSE_MS)
     node.step_wait = before._replace(lasting_ms=before.lasting_ms + passed_ms, heard_ms=now_ms)
     if node.step_wait.lasting_ms >= limit_ms:
         node.step_wait = None

@@ -23,6 +23,7 @@ from recovery.core.scheduler.effects import (
 )
 from recovery.core.scheduler.membership import death_proof, slot_choice
 from recovery.core.scheduler.node import Node
+from recovery.core.scheduler.pauses import was_paused
 from recovery.core.scheduler.pending_facts import GivenUp
 from recovery.core.scheduler.state import SchedulerState
 from recovery.core.scheduler.stimuli import ConnectionLost, MessageReceived, ProcessGone
@@ -31,10 +32,6 @@ RETURNS_AT_ONCE = "its id may return at once (MS_REJOIN=proof)"
 
 WINDOW_NOTE_MS = 1_000
 """How often what is left of open rejoin windows is written down: so much can a scheduler restart add to one, at most."""
-
-PAUSE_MS = 1_000
-"""A timer that is so late shows that this process itself was paused (SIGSTOP, a frozen machine): nobody is lost by that. A busy
-loop is late by tens of milliseconds; at twice it a pause of two seconds could cost a lease that ended within it."""
 
 
 def on_heartbeat(state: SchedulerState, node: Node, beat: m.Heartbeat) -> list[SchedulerEffect]:
@@ -267,7 +264,7 @@ def on_grace_over(state: SchedulerState, node: Node, now_ms: int) -> list[Schedu
     """A suspect node has not come back: it is lost, unless it was this process that was paused."""
     if node.record.state is not NodeState.SUSPECT or now_ms < node.suspect_until_ms:
         return []
-    if now_ms - node.suspect_until_ms >= PAUSE_MS:
+    if was_paused(node.suspect_until_ms, now_ms):
         node.suspect_until_ms = now_ms + state.rules.reconnect_grace_ms
         return [SetTimer(GraceTimer(node.record.node_id), node.suspect_until_ms)]
     return [
@@ -291,7 +288,7 @@ def on_lease_due(state: SchedulerState, node: Node, now_ms: int) -> list[Schedul
     """A live node must have been heard within its lease."""
     if node.record.state is not NodeState.LIVE:
         return []
-    if now_ms - node.lease_check_ms >= PAUSE_MS:
+    if was_paused(node.lease_check_ms, now_ms):
         # This process was paused itself: what the node sent meanwhile is not read yet.
         node.heard_ms = now_ms
     silent_ms = now_ms - node.heard_ms

@@ -23,6 +23,7 @@ from recovery.core.records import EventKind, NodeState, Record, RunRecord
 from recovery.core.scheduler.effects import RebuildTimer, SchedulerEffect, SetTimer
 from recovery.core.scheduler.membership import death_proof
 from recovery.core.scheduler.node import Node
+from recovery.core.scheduler.pauses import begins_again, was_paused
 from recovery.core.scheduler.state import SchedulerState
 
 STORE_LOST = "STORE_LOST"
@@ -89,11 +90,24 @@ def still_asking(state: SchedulerState, now_ms: int) -> Union[list[SchedulerEffe
     if built is None or _is_sure(state, built, workers):
         return None
     if lost.asks_until_ms is not None:
-        return [] if now_ms < lost.asks_until_ms else None
+        return None if lost.has_asked else []
     lost.asks_until_ms = now_ms + state.rules.lease_ms
     unsure = "; ".join(built.unsure) or f"no node that came has trained in generation {built.generation}"
     text = f"{unsure}: a node that knows more has {state.rules.lease_ms / 1000:g} s to come (MS_NODE_TIMEOUT)"
     return [Log("store_rebuilding", text, warning=True), SetTimer(RebuildTimer(), lost.asks_until_ms)]
+
+
+def on_asked(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
+    """No node that knows more has come in its time, unless it was this process that was paused: then it may stand at the door."""
+    lost = state.store_rebuild
+    if lost.asks_until_ms is None:
+        return []
+    if not was_paused(lost.asks_until_ms, now_ms):
+        lost.has_asked = True
+        return []
+    again = begins_again("the time for a node that knows more (MS_NODE_TIMEOUT)", lost.asks_until_ms, now_ms)
+    lost.asks_until_ms = now_ms + state.rules.lease_ms
+    return [again, SetTimer(RebuildTimer(), lost.asks_until_ms)]
 
 
 def _is_sure(state: SchedulerState, built: rebuild.Rebuilt, workers: Collection[Node]) -> bool:
@@ -170,7 +184,7 @@ def take_up(state: SchedulerState) -> Union[list[Record], Exit]:
         return end_scheduler(
             state, f"had {built.worker_count} workers, here are {state.rules.worker_count} (MS_WORKER_NUM)"
         )
-    state.store_rebuild.asks_until_ms = None
+    state.store_rebuild.asks_until_ms, state.store_rebuild.has_asked = None, False
     rows = _give_slots(state, _members(state, built), built.ranks if built is not None else {})
     if built is None:
         return rows

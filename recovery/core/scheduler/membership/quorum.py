@@ -10,6 +10,7 @@ from recovery.core.records import JobState, NodeState
 from recovery.core.scheduler import job_end
 from recovery.core.scheduler.effects import SchedulerEffect, SetTimer, TopologyTimer
 from recovery.core.scheduler.job_states import WAITING
+from recovery.core.scheduler.pauses import begins_again, was_paused
 from recovery.core.scheduler.state import SchedulerState
 
 DECLINES_NAMED = 8
@@ -30,6 +31,10 @@ def all_ranks_ready(state: SchedulerState) -> bool:
 def wait_for_all_ranks(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     """Start the deadline within which every rank must be ready (MS_TOPO_TIMEOUT)."""
     state.waits_since_ms = now_ms
+    return _begin_deadline(state, now_ms)
+
+
+def _begin_deadline(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     if state.rules.topology_timeout_ms is None:
         return []
     state.deadline_ms = now_ms + state.rules.topology_timeout_ms
@@ -43,6 +48,9 @@ def on_deadline(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     if all_ranks_ready(state) and state.crash_loop is not None and state.crash_loop.waits:
         # Nobody is missing: the generation begins when its pause is over.
         return []
+    if was_paused(state.deadline_ms, now_ms):
+        again = begins_again("MS_TOPO_TIMEOUT", state.deadline_ms, now_ms)
+        return [again, *_begin_deadline(state, now_ms)]
     return job_end.end(state, m.JobOutcome.WAIT_TIMEOUT, _who_is_missing(state), now_ms)
 
 

@@ -24,6 +24,7 @@ from recovery.core.scheduler.effects import OfferTimer, SchedulerEffect, SetTime
 from recovery.core.scheduler.job_states import WAITING
 from recovery.core.scheduler.membership import quorum, slot_choice
 from recovery.core.scheduler.node import Node
+from recovery.core.scheduler.pauses import begins_again, was_paused
 from recovery.core.scheduler.state import Decline, OpenOffer, SchedulerState
 
 # --- asking -------------------------------------------------------------------------------------------------------------
@@ -293,6 +294,13 @@ def on_offer_due(state: SchedulerState, slot: str, now_ms: int) -> list[Schedule
         return _ask_holder_again(state, slot, now_ms)
     if now_ms < offer.until_ms:
         return []
+    if was_paused(offer.until_ms, now_ms):
+        again = begins_again(
+            f"the time of {offer.standby} to answer (MS_ABORT_TIMEOUT)", offer.until_ms, now_ms
+        )
+        until_ms = now_ms + state.rules.abort_timeout_ms
+        state.vacancies.offers[slot] = offer._replace(until_ms=until_ms)
+        return [again, SetTimer(OfferTimer(slot), until_ms)]
     reason = f"it did not answer within {state.rules.abort_timeout_ms / 1000:g} s (MS_ABORT_TIMEOUT)"
     return [Persist(tuple(_declined(state, slot, reason)))]
 
