@@ -15,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-mindspore setup-trainers tools lint format test test-traced test-inside test-stories test-stories-mindspore test-planted test-mindspore test-trainers test-all test-rest test-drawn test-alone package wheel test-wheel fuzz planted torture docs site demo bench clean
+.PHONY: help setup setup-mindspore setup-trainers tools tools-of-clusters lint format test test-traced test-inside test-stories test-stories-mindspore test-planted test-mindspore test-trainers test-all test-rest test-drawn test-alone package wheel test-wheel fuzz planted torture docs site demo bench clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+: .*## |^[a-z-]+:  ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -99,7 +99,10 @@ test-stories-trainers: $(TR_STAMP)
 test-planted: $(STAMP)
 	$(FIXED) exec $(BIN)/python -m tests.planted.run --changed-since --most 40 --jobs 2 --hang 20
 
-test-all: $(STAMP) $(MS_STAMP) $(TR_STAMP)  ## everything else that is decided by what happens, 40 minutes: all clusters, drawn examples, all planted bugs, MindSpore, trainers
+tools-of-clusters:  ## the same for the tests of jobs on Slurm
+	@$(MAKE) --no-print-directory tools TOOLS="$(TOOLS_OF_CLUSTERS)"
+
+test-all: $(STAMP) $(MS_STAMP) $(TR_STAMP) tools-of-clusters  ## everything else that is decided by what happens, 40 minutes: all clusters, drawn examples, all planted bugs, MindSpore, trainers
 	@$(MAKE) --no-print-directory --keep-going test-rest test-drawn test-alone test-wheel test-mindspore test-trainers planted
 
 test-rest: $(STAMP)
@@ -116,6 +119,8 @@ test-mindspore: $(MS_STAMP)  ## the tests of recovery.mindspore, on the real Min
 
 # What can be had where it is missing, by Debian's names; `make tools` installs it as root, and names it otherwise.
 TOOLS := ip:iproute2 nft:nftables mpirun:openmpi-bin openssl:openssl unshare:util-linux setpriv:util-linux mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs
+# Only `test-all` needs them.
+TOOLS_OF_CLUSTERS := slurmctld:slurmctld slurmd:slurmd srun:slurm-client munged:munge nsenter:util-linux
 tools:  ## install the programs that some tests need (Debian and Ubuntu, as root), or name what is missing
 	@missing=$$(for tool in $(TOOLS); do command -v $${tool%%:*} >/dev/null || echo $${tool#*:}; done | sort -u | tr '\n' ' '); \
 	[ -z "$$missing" ] && exit 0; \

@@ -65,6 +65,16 @@ COMMANDS = (
         settings=_AS_MSRUN,
     ),
     Command(
+        "slurm",
+        START,
+        "Write the batch script of a job on Slurm, or submit it: recovery slurm [options of sbatch] -- [options of recovery run] train.py.",
+        settings={
+            "ignore_unknown_options": True,
+            "allow_extra_args": True,
+            "help_option_names": ["-h", "--help"],
+        },
+    ),
+    Command(
         "scheduler",
         START,
         "Be the scheduler of the job that the MS_* variables describe, until it ends. Imports no framework.",
@@ -143,6 +153,8 @@ class _Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Find and load the command that is called. Gives its name, itself, and the arguments that are its own."""
         name, unloaded, rest = super().resolve_command(ctx, args)
+        # As typed: what reads them for a command drops `--`.
+        ctx.meta["words"] = tuple(rest)
         return name, None if unloaded is None else load(str(unloaded.name)), rest
 
 

@@ -13,6 +13,7 @@ import typer
 from recovery.cli import torchrun_line
 from recovery.cli.devices_seen import devices_seen
 from recovery.cli.start import RUN_PATH, is_typed, launch_and_sum_up, parameter
+from recovery.launch.slurm.node_address import reached_at
 from recovery.transport.local_address import reserved_port
 
 _CONTINUE = "a finished job's path: its run goes on from its last checkpoint, to a later end; or its next run begins at step 0"
@@ -21,7 +22,6 @@ _SHORT = {"tee": "-t", "redirects": "-r"}
 
 def run(context: typer.Context, **_: Any) -> None:
     """Start a script as torchrun would, with recovery on."""
-    given = {name: value for name, value in context.params.items() if is_typed(context, name)}
     environment = dict(os.environ)  # noqa: TID251 - handed on to the processes
     # Held until the job is over: the scheduler listens there, and is started again there.
     reserved = reserved_port("127.0.0.1")
@@ -30,9 +30,9 @@ def run(context: typer.Context, **_: Any) -> None:
         devices=lambda word: devices_seen(word, environment),
         free_port=int(reserved.getsockname()[1]),
         environment=environment,
+        address_of=lambda host: reached_at(host, environment),
     )
-    task = given.pop("task", None) or ()
-    line = torchrun_line.read(given, task, machine)
+    line = line_of(context, machine)
     if environment.setdefault("MS_ENABLE_RECOVERY", "1") == "1" and "MS_RECOVERY_PATH" not in environment:
         environment["MS_RECOVERY_PATH"] = str(Path(RUN_PATH).absolute())
         typer.echo(f"recovery is on: its state is in ./{RUN_PATH} (MS_RECOVERY_PATH names another directory)")
@@ -40,6 +40,17 @@ def run(context: typer.Context, **_: Any) -> None:
         typer.echo(note)
     with reserved:
         raise typer.Exit(launch_and_sum_up(line.spec, environment))
+
+
+def line_of(context: typer.Context, machine: torchrun_line.Machine) -> torchrun_line.Line:
+    """What was typed, as a host like this reads it.
+
+    Raises:
+        SettingError: as `torchrun_line.read`.
+    """
+    given = {name: value for name, value in context.params.items() if is_typed(context, name)}
+    task = given.pop("task", None) or ()
+    return torchrun_line.read(given, task, machine)
 
 
 def _parameters() -> Iterator[Parameter]:

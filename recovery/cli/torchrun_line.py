@@ -15,6 +15,7 @@ import msgspec
 from recovery.errors import SettingError
 from recovery.launch import flag_values as values
 from recovery.launch.job_spec import JobSpec
+from recovery.launch.slurm import allocation as slurm
 
 FLAGS = {
     "nnodes": values.Flag(help="hosts of the job (1); N:N, but no other range"),
@@ -48,13 +49,18 @@ FLAGS = {
         "processes of this host that wait beside the workers, and take the rank of one that is lost (0)",
         field="standby_num",
     ),
+    "spares": values.Flag(
+        values.standby_num,
+        "hosts beyond --nnodes that wait, and whose processes take the ranks of a host that is lost; the same on every host (0)",
+        field="spare_hosts",
+    ),
     "progress": values.Flag(
         values.switch,
         "False: no line below the others on a terminal that says how far training is (as of `recovery msrun`)",
         field="progress",
     ),
 }
-"""Those that take a value and mean something here. One without a reader is read with others. The last two are ours, not torchrun's."""
+"""Those that take a value and mean something here. One without a reader is read with others. The last three are ours, not torchrun's."""
 
 RENDEZVOUS_PORT = 29400
 """Of an endpoint that names none, as torchrun has it."""
@@ -90,7 +96,9 @@ class Machine(NamedTuple):
     free_port: int
     """Of the loopback address."""
     environment: Mapping[str, str] = {}
-    """torchrun's defaults stand there as PET_NNODES and its like, and as PYTHON_EXEC."""
+    """torchrun's defaults stand there as PET_NNODES and its like, and as PYTHON_EXEC; what Slurm says of its step as SLURM_STEP_ID and its like."""
+    address_of: Callable[[str], str] = str
+    """Where other hosts reach a host of Slurm's, by its name."""
 
 
 class Line(NamedTuple):
@@ -117,6 +125,8 @@ def read(given: Mapping[str, Any], task: Sequence[str], machine: Machine) -> Lin
     meets = {"standalone", "rdzv_endpoint", "master_addr", "master_port"}
     unasked = meets if meets & set(given) else set()
     given = {**{name: value for name, value in defaults.items() if name not in unasked}, **given}
+    placed, of_slurm = _placed_by_slurm(given, machine)
+    given = {**placed, **given}
     for name, instead in REFUSED.items():
         if name in given:
             raise _refuse(name, given[name], "is torchrun's, and has no counterpart here", instead)
@@ -130,6 +140,7 @@ def read(given: Mapping[str, Any], task: Sequence[str], machine: Machine) -> Lin
     taken = [f"{_PREFIX}{name.upper()}={defaults[name]}" for name in defaults if name not in unasked]
     if taken:
         notes.insert(0, f"taken from the environment, as torchrun does: {', '.join(taken)}")
+    notes += of_slurm
     address = given.get("local_addr", "")
     spec = JobSpec(
         typed_as="run",
@@ -158,6 +169,44 @@ def _torchelastic(given: Mapping[str, Any], spec: JobSpec, hosts: int) -> dict[s
     }
 
 
+def _placed_by_slurm(given: Mapping[str, Any], machine: Machine) -> tuple[dict[str, str], list[str]]:
+    """What a step of Slurm's says where nothing else says where the hosts meet; and what is said of it."""
+    step = slurm.read(machine.environment)
+    if step is None or {"standalone", "nnodes", "rdzv_endpoint", "master_addr", "master_port"} & set(given):
+        return {}, []
+    if step.step_id is None:
+        many = f"{len(step.hosts)} hosts, and this command uses one of them"
+        advice = "`srun --ntasks-per-node=1 recovery run ...` uses all, and so does `recovery slurm`"
+        return {}, [f"job {step.job_id} of Slurm has {many}: {advice}"] if len(step.hosts) > 1 else []
+    if step.tasks_per_host > 1:
+        raise SettingError(
+            "SETTING_RANGE",
+            field="SLURM_STEP_TASKS_PER_NODE",
+            value=step.tasks_per_host,
+            rule="must be 1: this command is one task of a host, and starts the workers itself",
+            next_step=f"Write srun --ntasks-per-node=1 recovery run --nproc-per-node={step.tasks_per_host} ...",
+        )
+    spares = values.standby_num("spares", given.get("spares", "0"))
+    if spares >= len(step.hosts):
+        raise _refuse(
+            "spares",
+            given["spares"],
+            f"leaves none of the {len(step.hosts)} hosts of this step",
+            "Ask Slurm for more, or for fewer spares.",
+        )
+    hosts = len(step.hosts) - spares
+    meets_at = machine.address_of(step.hosts[0]) if len(step.hosts) > 1 else "127.0.0.1"
+    found = {
+        "nnodes": str(hosts),
+        "node_rank": str(step.position),
+        "rdzv_endpoint": f"{meets_at}:{step.port}",
+    }
+    if step.gpus:
+        found["nproc_per_node"] = str(step.gpus)
+    said = ", ".join(f"--{name}={value}" for name, value in found.items() if name not in given)
+    return found, [f"taken from Slurm: {said}"]
+
+
 def _defaults(environment: Mapping[str, str]) -> dict[str, Any]:
     """What the environment says where nothing is typed (torch 2.13, torch.distributed.argparse_util)."""
     found: dict[str, Any] = {}
@@ -182,7 +231,7 @@ def _defaults(environment: Mapping[str, str]) -> dict[str, Any]:
 _SWITCHES = ("standalone", "module", "no_python", "run_path", "virtual_local_rank")
 _OF_TORCHRUN = (
     *("standalone", "module"),
-    *(name for name in (*FLAGS, *WITHOUT_EFFECT, *REFUSED) if name not in ("standbys", "progress")),
+    *(name for name in (*FLAGS, *WITHOUT_EFFECT, *REFUSED) if name not in ("standbys", "spares", "progress")),
 )
 _PREFIX = "PET_"
 

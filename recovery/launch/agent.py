@@ -19,6 +19,7 @@ from recovery.launch import console
 from recovery.launch.children import await_end, end
 from recovery.launch.hung_nodes import HungNodes, LostNode, reports_of
 from recovery.launch.incidents import Incidents
+from recovery.launch.job_view import trains_here
 from recovery.launch.launch_context import LaunchContext
 from recovery.launch.notices import Notices
 from recovery.launch.placement import Placed, ProcessKind
@@ -315,13 +316,11 @@ class Agent:
     async def _save_last(self) -> str:
         """Who asks for the end loses no step by it. Gives what became of that; empty: there is nothing to save here."""
         context = self._context
-        trains = any(
-            keeper.child is not None and not keeper.child.has_ended
-            for keeper in self._keepers
-            if keeper.placed.kind is ProcessKind.WORKER
-        )
+        living = [one.placed for one in self._keepers if one.child is not None and not one.child.has_ended]
         is_finished = context.completion is None or context.completion.is_finished
-        if not (self._asked_by and context.recovery_enabled and trains) or is_finished:
+        if not (self._asked_by and context.recovery_enabled) or is_finished:
+            return ""
+        if not await trains_here(context.contact, living):
             return ""
         if not context.saves_at_end:
             console.say(

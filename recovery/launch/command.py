@@ -175,7 +175,7 @@ def _access(spec: JobSpec, environment: Mapping[str, str], host: Host) -> Access
 def _warn_of_loopback(named: str, spec: JobSpec) -> None:
     """Before workers of other hosts are waited for."""
     only_here = host_address.only_here(named, spec.master_addr)
-    if only_here and spec.local_worker_num < spec.worker_num:
+    if only_here and not spec.is_on_one_host:
         console.say(only_here, style="yellow")
 
 
@@ -245,11 +245,11 @@ def _look_at(spec: JobSpec, reading: script_imports.Reading) -> placement.Script
 
 
 def _check_standbys(spec: JobSpec, environment: Mapping[str, str]) -> None:
-    if spec.standby_num and environment.get("MS_ENABLE_RECOVERY") != "1":
+    if spec.waiting_num and environment.get("MS_ENABLE_RECOVERY") != "1":
         raise SettingError(
             "SETTING_CONFLICT",
-            field="--standby_num",
-            value=spec.standby_num,
+            field="--standby_num" if spec.standby_num else "--spares",
+            value=spec.standby_num or spec.spare_hosts,
             rule="without MS_ENABLE_RECOVERY=1 the first failure ends the job, and nobody takes a lost rank",
             next_step="Set MS_ENABLE_RECOVERY=1 and MS_RECOVERY_PATH, or leave the flag out.",
         )

@@ -44,6 +44,16 @@ def of_viewer(environment: Mapping[str, str], recovery_path: Path | None = None)
     return Caller(PrincipalKind.VIEWER, "", JobToken.of(found), source)
 
 
+def job_token(environment: Mapping[str, str]) -> dict[str, str]:
+    """Give the variable by which processes of other hosts prove that they belong to the job; none where the network is trusted.
+
+    Raises:
+        SettingError, RecoveryPathError: as of `of_launcher`.
+    """
+    token = job_token_file.token_of(_given(environment), _path(environment))
+    return {} if token is None else {_TOKEN: token}
+
+
 def _given(environment: Mapping[str, str]) -> Secret | None:
     return Reader.of_one(_TOKEN, environment).secret(_TOKEN)
 

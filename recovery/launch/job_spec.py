@@ -100,8 +100,10 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Nobody has said how many workers the whole job has."""
     standby_num: int = 0
     """Processes of this host that wait for the rank of a worker that is lost."""
+    spare_hosts: int = 0
+    """Hosts beyond those that the workers need: all that they run waits for the ranks of a host that is lost."""
     node_rank: int = -1
-    """Position of this host; -1: the scheduler gives the ranks."""
+    """Position of this host, the spare ones last; -1: the scheduler gives the ranks."""
 
     master_addr: str = "127.0.0.1"
     """Where the scheduler listens."""
@@ -162,7 +164,15 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
                 next_step="Lower it, or raise --worker_num.",
             )
         first = self.node_rank * local
-        if self.node_rank >= 0 and first + local > total and local < total:
+        if self.spare_hosts and self.node_rank >= self.host_count + self.spare_hosts:
+            raise SettingError(
+                "SETTING_CONFLICT",
+                field="--node_rank",
+                value=self.node_rank,
+                rule=f"is beyond the {self.host_count} hosts of --nnodes and --spares={self.spare_hosts}; the first is 0",
+                next_step=f"Give 0 to {self.host_count + self.spare_hosts - 1}, or raise --spares on every host.",
+            )
+        if self.node_rank >= 0 and first + local > total and local < total and not self.is_spare:
             raise SettingError(
                 "SETTING_CONFLICT",
                 field="--node_rank",
@@ -181,5 +191,21 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_on_one_host(self) -> bool:
-        """Are all workers of the job this host's?"""
-        return self.local_worker_num == self.worker_num
+        """Are all workers of the job this host's, and are there no other hosts?"""
+        return self.local_worker_num == self.worker_num and not self.spare_hosts
+
+    @property
+    def host_count(self) -> int:
+        """Hosts that the workers need, where each has as many as this one."""
+        return -(-self.worker_num // self.local_worker_num)
+
+    @property
+    def is_spare(self) -> bool:
+        """Does all that this host runs wait?"""
+        return self.spare_hosts > 0 and self.node_rank >= self.host_count
+
+    @property
+    def waiting_num(self) -> int:
+        """Processes of all hosts that wait."""
+        waiting = self.host_count * self.standby_num
+        return waiting + self.spare_hosts * (self.local_worker_num + self.standby_num)

@@ -18,6 +18,7 @@ from recovery.core.ids import NodeId
 from recovery.core.policy.ranks import natural_key
 from recovery.core.records import JobState, NodeState
 from recovery.launch.node_ids import is_of
+from recovery.launch.placement import Placed, ProcessKind
 
 _MAY_BE_REFUSED = (NodeState.LOST.value, NodeState.SUSPECT.value)
 """A window guards the id of a lost node. A node that left may return at once, and one that is connected is there."""
@@ -104,6 +105,15 @@ class SchedulerQueries(Protocol):
 
     async def known_job(self) -> KnownJob | None:
         """Ask for the job and its nodes; None: it does not answer."""
+
+
+async def trains_here(contact: SchedulerQueries, placed: Collection[Placed]) -> bool:
+    """Does any of these processes hold a rank? A worker may; of a standby the scheduler knows it, and without its answer nothing is saved either."""
+    if any(one.kind is ProcessKind.WORKER for one in placed):
+        return True
+    standbys = [one.node_id for one in placed if one.kind is ProcessKind.STANDBY]
+    job = await contact.known_job() if standbys else None
+    return job is not None and any(job.needs(node_id, is_standby=True) for node_id in standbys)
 
 
 class Members:

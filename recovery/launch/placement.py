@@ -117,6 +117,8 @@ def place(spec: JobSpec, host: Host, script: Script) -> tuple[Placed, ...]:
     """
     simulates = spec.dry_run is not None
     workers = 1 if simulates else spec.local_worker_num
+    if spec.is_spare:
+        return tuple(_standby(spec, index, host, script) for index in range(workers + spec.standby_num))
     placed = tuple(_worker(spec, index, host, script) for index in range(workers))
     if simulates:
         return placed
@@ -175,13 +177,8 @@ def _scheduler(spec: JobSpec, host: Host) -> Placed:
         command=(*bound.prefix, host.interpreter, "-m", "recovery", "scheduler"),
         variables={**_shared(spec), "MS_ROLE": "MS_SCHED", "MS_NODE_ID": "sched"},
         cpus=bound.cpus,
-        defaults={"MS_STANDBY_NUM": str(_standbys_of_all_hosts(spec))} if spec.standby_num else {},
+        defaults={"MS_STANDBY_NUM": str(spec.waiting_num)} if spec.waiting_num else {},
     )
-
-
-def _standbys_of_all_hosts(spec: JobSpec) -> int:
-    """As many hosts as the workers need, each with as many standbys as this one."""
-    return -(-spec.worker_num // spec.local_worker_num) * spec.standby_num
 
 
 def _worker(spec: JobSpec, index: int, host: Host, script: Script) -> Placed:
@@ -218,6 +215,8 @@ def _worker(spec: JobSpec, index: int, host: Host, script: Script) -> Placed:
 def _standby(spec: JobSpec, index: int, host: Host, script: Script) -> Placed:
     """Like a worker, without a rank, a device and processors of its own: it gets to know them with the rank that it takes."""
     number = max(0, spec.node_rank) * spec.standby_num + index
+    if spec.is_spare:
+        number += (spec.node_rank - spec.host_count) * spec.local_worker_num
     numbered = spec.node_rank >= 0 or spec.is_on_one_host
     node_id = NodeId(f"standby_{number}" if numbered else f"{_name_of(host.address)}_standby_{number}")
     return Placed(
@@ -225,7 +224,7 @@ def _standby(spec: JobSpec, index: int, host: Host, script: Script) -> Placed:
         kind=ProcessKind.STANDBY,
         node_id=node_id,
         rank=None,
-        local_index=spec.local_worker_num + index,
+        local_index=index if spec.is_spare else spec.local_worker_num + index,
         command=_program(spec, host, script),
         variables={
             **_shared(spec),

@@ -131,6 +131,7 @@ MISTAKES = {
     "--continue_run=maybe": "SETTING_RANGE: --continue_run='maybe': must be True or False. Give, for example, --continue_run=True.",
     "--progress=no": "SETTING_RANGE: --progress='no': must be True or False. Give, for example, --progress=True.",
     "--standby_num=-1": "SETTING_RANGE: --standby_num='-1': must be from 0 to 1000. Give, for example, --standby_num=1.",
+    "--spares=-1": "SETTING_RANGE: --spares='-1': must be from 0 to 1000. Give, for example, --spares=1.",
 }
 
 

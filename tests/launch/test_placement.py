@@ -193,6 +193,42 @@ def test_standbys_of_several_hosts_have_ids_of_their_own() -> None:
     assert placed(*words, host=ELSEWHERE)[-1].node_id == "10.0.0.7_standby_1"
 
 
+def test_all_that_a_spare_host_runs_waits_under_names_that_no_other_host_has() -> None:
+    words = ("--worker_num=8", "--local_worker_num=4", "--standby_num=1", "--spares=2")
+    scheduler, *workers, standby = placed(*words, "--node_rank=0")
+    assert (standby.node_id, scheduler.defaults) == ("standby_0", {"MS_STANDBY_NUM": "12"})
+    assert [worker.rank for worker in workers] == [0, 1, 2, 3]
+    named = [[one.node_id for one in placed(*words, f"--node_rank={n}", host=ELSEWHERE)] for n in (1, 2, 3)]
+    assert named == [
+        ["4", "5", "6", "7", "standby_1"],
+        ["standby_2", "standby_3", "standby_4", "standby_5", "standby_6"],
+        ["standby_7", "standby_8", "standby_9", "standby_10", "standby_11"],
+    ]
+    spare = placed(*words, "--node_rank=2", host=ELSEWHERE)
+    assert {(one.kind, one.variables["MS_STANDBY"], one.rank) for one in spare} == {
+        (ProcessKind.STANDBY, "1", None)
+    }
+    assert [one.local_index for one in spare] == [0, 1, 2, 3, 4]
+
+
+def test_the_one_host_that_trains_beside_a_spare_one_is_not_alone() -> None:
+    words = ("--worker_num=2", "--local_worker_num=2", "--spares=1")
+    assert [one.node_id for one in placed(*words, "--node_rank=1", host=ELSEWHERE)] == [
+        "standby_0",
+        "standby_1",
+    ]
+    # Ranks that the scheduler gives: whoever comes last waits.
+    assert [one.node_id for one in placed(*words, host=ELSEWHERE)] == ["10.0.0.7_0", "10.0.0.7_1"]
+    assert own_directory(job([*words, "train.py"]), ELSEWHERE) == Path("10.0.0.7")
+
+
+def test_a_host_beyond_the_spare_ones_is_refused() -> None:
+    with pytest.raises(
+        RecoveryError, match=r"--node_rank=3: is beyond the 2 hosts .* --spares=1.* Give 0 to 2"
+    ):
+        job(["--worker_num=8", "--local_worker_num=4", "--spares=1", "--node_rank=3", "train.py"])
+
+
 def test_how_many_standbys_may_wait_is_said_by_the_variable_first() -> None:
     scheduler = placed("--worker_num=8", "--local_worker_num=3", "--standby_num=1")[0]
     assert environment_of(scheduler, {}, restarts=0)["MS_STANDBY_NUM"] == "3"

@@ -108,6 +108,11 @@ FLAGS = {
         "processes to start on this host beside the workers, which wait and take the rank of a worker that is lost",
         field="standby_num",
     ),
+    "spares": Flag(
+        values.standby_num,
+        "hosts beyond those of worker_num, all of whose processes wait, and take the ranks of a host that is lost; the same on every host",
+        field="spare_hosts",
+    ),
     "progress": Flag(
         values.switch,
         "False: no line below the others on a terminal that says how far training is, or what a recovery waits for",

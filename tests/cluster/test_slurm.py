@@ -1,0 +1,137 @@
+"""Jobs on a real Slurm of this machine: `recovery slurm --submit`. Needs root, and what `make tools-of-clusters` installs."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from typing_extensions import override
+
+from recovery.core.records import EventKind
+from tests.cluster.small_cluster import SCRIPT, SmallCluster
+from tests.faults.slurm import Slurm, slurm
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+HELD = {"JOB_HELD_STEP": "40"}
+
+
+@pytest.fixture
+def cluster() -> Iterator[Slurm]:
+    """Three nodes."""
+    with slurm(3) as made:
+        yield made
+
+
+class Job(SmallCluster):
+    """One job. What it prints is `launcher.log`, over all its starts."""
+
+    def __init__(self, directory: Path, cluster: Slurm, **environment: str) -> None:
+        super().__init__(directory, environment=environment or HELD)
+        for name in ("MS_WORKER_NUM", "MS_SCHED_HOST", "MS_SCHED_PORT", "MS_SERVER_NUM"):
+            del self._environment[name]
+        self._cluster, self._number = cluster, 0
+
+    @override
+    def __enter__(self) -> Job:
+        return self
+
+    def submit(self, *options: str, run: tuple[str, ...] = ()) -> None:
+        """As a user does, on a login node."""
+        command = (sys.executable, "-m", "recovery", "slurm", "--submit", "--output=launcher.log", *options)
+        said = self._cluster.ask(*command, "--", *run, SCRIPT, cwd=self.directory, **self._environment)
+        self._number = int(re.findall(r"Submitted batch job (\d+)", said)[0])
+
+    def wait_done(self) -> None:
+        """Wait until Slurm calls it completed, with the bits of an undisturbed training."""
+        self.wait(
+            lambda: self.state not in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING"), "end of the job"
+        )
+        assert self.state == "COMPLETED", f"{self._cluster.job(self._number)}\n{self.tails()}"
+        self.check_result()
+
+    def wait_requeued(self, restarts: int = 1) -> None:
+        """Wait until it waits in the queue again, and let it begin at once: Slurm would take two minutes."""
+        self.wait(lambda: self.restarts == restarts and self.state == "PENDING", "job in the queue again")
+        self._cluster.ask("scontrol", "update", f"JobId={self._number}", "StartTime=now", "TimeLimit=60")
+
+    @property
+    def state(self) -> str:
+        """By Slurm."""
+        return self._cluster.job(self._number)["JobState"]
+
+    @property
+    def restarts(self) -> int:
+        """By Slurm."""
+        return int(self._cluster.job(self._number)["Restarts"])
+
+    def kill_worker(self, node_id: str) -> None:
+        """SIGKILL."""
+        of_job = str(self._number)
+        for process in psutil.process_iter():
+            try:
+                environment = process.environ()
+            except (psutil.Error, OSError):
+                continue
+            if (environment.get("SLURM_JOB_ID"), environment.get("MS_NODE_ID")) == (of_job, node_id):
+                os.kill(process.pid, signal.SIGKILL)
+                return
+        raise AssertionError(f"no process of {node_id}\n{self.tails()}")
+
+
+def test_a_killed_worker(tmp_path: Path, cluster: Slurm) -> None:
+    with Job(tmp_path, cluster) as job:
+        job.submit("--nodes=2")
+        job.wait_step(12)
+        job.kill_worker("1")
+        job.wait_step(20, generation=2)
+        job.go_on()
+        job.wait_done()
+
+        # A chain of jobs for a training that is done: the rest has nothing to do.
+        job.submit("--nodes=2", "--array=1", "--no-requeue")
+        job.wait_done()
+        assert "has finished: there is nothing to do" in job.log("launcher")
+
+
+def test_a_killed_node_with_a_spare(tmp_path: Path, cluster: Slurm) -> None:
+    with Job(tmp_path, cluster) as job:
+        job.submit("--nodes=2", "--spares=1")
+        job.wait_step(12)
+        job.wait_event(EventKind.NODE_ADMITTED, "standby_0")
+        cluster.kill_node(1)
+        job.wait_event(EventKind.RANK_TAKEN_OVER, "standby_0")
+        job.wait_step(20, generation=2)
+        job.go_on()
+        job.wait_done()
+        assert len(job.events(EventKind.PLAN_MADE)) == 2, "a lost node costs one generation"
+        assert job.restarts == 0
+
+
+@pytest.mark.parametrize("node", [0, 1], ids=["of the scheduler", "of workers"])
+def test_a_killed_node_without_a_spare(tmp_path: Path, cluster: Slurm, node: int) -> None:
+    """Slurm puts the job back into the queue, and it goes on there on the node that is left over."""
+    with Job(tmp_path, cluster) as job:
+        job.submit("--nodes=2")
+        job.wait_step(12)
+        job.wait_commit(10)
+        cluster.kill_node(node)
+        job.wait_requeued()
+        job.go_on()
+        job.wait_done()
+        assert "started 1 times before" in job.log("launcher")
+
+
+def test_the_time_limit(tmp_path: Path, cluster: Slurm) -> None:
+    """The job saves a step before it, goes back into the queue, and loses none."""
+    with Job(tmp_path, cluster, JOB_STEP_MS="700") as job:
+        job.submit("--nodes=2", "--time=1", "--notice=30")
+        job.wait_requeued()
+        job.wait_done()
+        assert "saved at step" in job.log("launcher")

@@ -1,0 +1,145 @@
+"""What Slurm says of a job, and the batch script that is written for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from recovery.errors import SettingError
+from recovery.launch.slurm import allocation, batch_script
+
+# As Slurm 22.05 sets them in a step of three hosts.
+STEP = {
+    "SLURM_JOB_ID": "4711",
+    "SLURM_JOB_NODELIST": "n[0-3]",
+    "SLURM_STEP_ID": "2",
+    "SLURM_STEP_NODELIST": "n[0-2]",
+    "SLURM_STEP_TASKS_PER_NODE": "1(x3)",
+    "SLURM_NODEID": "1",
+}
+TYPED = (
+    "--nodes=2",
+    "--spares",
+    "1",
+    "--time=8:00:00",
+    "-p",
+    "gpu",
+    "--",
+    "--nproc-per-node=4",
+    "train.py",
+    "--lr",
+    "0.1",
+)
+
+
+@pytest.mark.parametrize(
+    ("names", "hosts"),
+    [
+        ("", ()),
+        ("alone", ("alone",)),
+        ("n[01-03,7],m", ("n01", "n02", "n03", "n7", "m")),
+        ("x[9-11]", ("x9", "x10", "x11")),
+        ("r[1-2]n[3,4]-ib", ("r1n3-ib", "r1n4-ib", "r2n3-ib", "r2n4-ib")),
+    ],
+)
+def test_a_list_of_hosts_is_read_as_slurm_shortens_it(names: str, hosts: tuple[str, ...]) -> None:
+    assert allocation.expand(names) == hosts
+
+
+def test_what_a_step_knows() -> None:
+    step = allocation.read(STEP)
+    assert step is not None
+    assert (step.hosts, step.position, step.tasks_per_host, step.step_id) == (("n0", "n1", "n2"), 1, 1, 2)
+    assert allocation.read({**STEP, "SLURM_STEP_TASKS_PER_NODE": "4,2(x2)"}).tasks_per_host == 4  # type: ignore[union-attr]
+    assert allocation.read({}) is None
+
+
+def test_a_batch_script_sees_all_hosts() -> None:
+    script = {name: value for name, value in STEP.items() if "STEP" not in name}
+    found = allocation.read({**script, "SLURM_RESTART_COUNT": "3", "SLURM_GPUS_ON_NODE": "8"})
+    assert found is not None
+    assert (found.hosts, found.step_id) == (("n0", "n1", "n2", "n3"), None)
+    assert (found.restarts, found.gpus) == (3, 8)
+
+
+def test_two_jobs_on_one_host_have_ports_of_their_own() -> None:
+    first, second = (allocation.read({**STEP, "SLURM_JOB_ID": number}) for number in ("4711", "4712"))
+    assert first is not None
+    assert second is not None
+    taken = {first.port, first.port + 1} & {second.port, second.port + 1}
+    assert not taken, "rank 0 listens behind the scheduler"
+    assert 12_000 <= first.port < 30_000
+
+
+def test_a_variable_that_slurm_has_not_written_is_named() -> None:
+    with pytest.raises(SettingError, match="SLURM_JOB_ID='x': must be a whole number, as Slurm sets it"):
+        allocation.read({"SLURM_JOB_ID": "x"})
+
+
+# --- the batch script ---------------------------------------------------------------------------------------------------
+
+
+def test_the_script_of_a_job_with_a_spare_host() -> None:
+    assert batch_script.render(batch_script.read(TYPED), TYPED, "/env/bin/python") == (
+        """\
+#!/bin/bash
+# Made by: recovery slurm --nodes=2 --spares 1 --time=8:00:00 -p gpu -- --nproc-per-node=4 train.py --lr 0.1
+#SBATCH --nodes=3
+#SBATCH --ntasks-per-node=1
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --signal=B:USR1@120
+#SBATCH --no-kill
+#SBATCH --exclusive
+#SBATCH --time=8:00:00
+#SBATCH -p gpu
+
+exec /env/bin/python -m recovery.launch.slurm.batch_step --nodes=2 --notice=120 -- --nproc-per-node=4 train.py --lr 0.1
+"""
+    )
+
+
+def test_what_is_typed_wins_over_what_the_script_would_say() -> None:
+    typed = (
+        "--no-requeue",
+        "--open-mode=truncate",
+        "-c",
+        "16",
+        "--comment=a b",
+        "--recovery-path=/local/x y",
+        "--",
+        "t.py",
+    )
+    script = batch_script.render(batch_script.read(typed), typed, "python")
+    assert "#SBATCH --requeue" not in script
+    assert "--open-mode=append" not in script
+    assert "--exclusive" not in script, "a host is shared as was asked for"
+    assert "#SBATCH --comment='a b'\n" in script
+    assert "#SBATCH --no-kill" not in script, (
+        "without a spare host Slurm itself puts the job back into the queue"
+    )
+    assert "'--recovery-path=/local/x y' -- t.py" in script
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("--nodes=2 train.py", "must stand between the options of sbatch and what `recovery run` is given"),
+        ("--nodes=2 --", "must stand between"),
+        ("--nodes=0 -- t.py", "--nodes='0': must be a whole number from 1 on"),
+        ("--nodes=two -- t.py", "--nodes='two': must be a whole number from 1 on"),
+        ("-N x -- t.py", "--nodes='x': must be"),
+        ("--spares=-1 -- t.py", "--spares='-1': must be a whole number from 0 on"),
+        ("--notice=5 -- t.py", "--notice='5': must be a whole number from 10 on"),
+        ("--ntasks-per-node=4 -- t.py", "is set by the batch script itself. There is one launcher a host"),
+        ("--signal=B:TERM@60 -- t.py", "Give --notice=SECONDS"),
+        ("--wrap=x -- t.py", "Give the command behind --"),
+        ("--submit=yes -- t.py", "--submit='yes': takes no value"),
+        ("--nodes -- t.py", "--nodes='': needs a value"),
+        ("train.py -- t.py", "is no option, and no option before it takes it"),
+        ("--time=1 2 -- t.py", "is no option, and no option before it takes it"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(typed: str, said: str) -> None:
+    with pytest.raises(SettingError) as refused:
+        batch_script.read(typed.split())
+    assert said in str(refused.value)
