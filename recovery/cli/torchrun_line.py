@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from recovery.config import slurm_allocation as slurm
 from recovery.errors import SettingError
 from recovery.launch import flag_values as values
 from recovery.launch.job_spec import JobSpec
-from recovery.launch.slurm import allocation as slurm
 
 FLAGS = {
     "nnodes": values.Flag(help="hosts of the job (1); N:N, but no other range"),

@@ -1,4 +1,4 @@
-"""Launchers that set no MS_* variables: mpirun, and what gives each process a rank table. Theirs are translated into the MS_* variables that mean the same.
+"""Launchers that set no MS_* variables: mpirun, srun, and what gives each process a rank table. Theirs are translated into the MS_* variables that mean the same.
 
 A variable that is set stays as it is. With MS_ROLE set, the process is started as a dynamic cluster, whatever else is there.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from recovery.config import rank_table
+from recovery.config import rank_table, slurm_allocation
 from recovery.errors import SettingError, UsageError
 
 DEFAULT_PORT = "8118"
@@ -26,6 +26,7 @@ class StartedBy(str, Enum):
 
     DYNAMIC_CLUSTER = "environment"
     OPENMPI = "mpirun"
+    SLURM = "srun"
     RANK_TABLE = "rank table"
 
 
@@ -80,6 +81,18 @@ def _openmpi(environ: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
+def _slurm(environ: Mapping[str, str]) -> dict[str, str]:
+    """Slurm gives every task its number, and the names of the step's hosts."""
+    step = slurm_allocation.read(environ)
+    assert step is not None, "its variables are set"
+    return {
+        "MS_NODE_ID": environ["SLURM_PROCID"],
+        "MS_WORKER_NUM": environ["SLURM_STEP_NUM_TASKS"],
+        "MS_SCHED_HOST": step.hosts[0] if len(step.hosts) > 1 else _LOOPBACK,
+        "MS_SCHED_PORT": str(step.port),
+    }
+
+
 def _rank_table(environ: Mapping[str, str]) -> dict[str, str]:
     """The table lists all hosts; RANK_ID is the rank of this process."""
     path, size = Path(environ["RANK_TABLE_FILE"]), environ.get("RANK_SIZE", "")
@@ -96,5 +109,11 @@ def _rank_table(environ: Mapping[str, str]) -> dict[str, str]:
 _LAUNCHERS: tuple[tuple[tuple[str, ...], StartedBy, Callable[[Mapping[str, str]], dict[str, str]]], ...] = (
     (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), StartedBy.OPENMPI, _openmpi),
     (("RANK_TABLE_FILE", "RANK_ID"), StartedBy.RANK_TABLE, _rank_table),
+    # What Slurm places may have been started by one of the others there.
+    (
+        ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_STEP_NODELIST", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
+        StartedBy.SLURM,
+        _slurm,
+    ),
 )
 """The variables that show a launcher, and what they mean."""

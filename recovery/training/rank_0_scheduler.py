@@ -1,4 +1,4 @@
-"""Under mpirun and with a rank table nobody starts a scheduler, so rank 0 does: a child process that ends with it.
+"""Under mpirun and srun, and with a rank table, nobody starts a scheduler, so rank 0 does: a child process that ends with it.
 
 A person may have started one before (`recovery scheduler`); then that one serves.
 """
@@ -20,6 +20,11 @@ from recovery.transport.local_address import is_local
 
 _logger = logging.getLogger("recovery.training")
 _DIAL_S = 1.0
+_BY_SRUN = (
+    "event=not_started_again srun starts no task again that ends: the others wait for it (MS_TOPO_TIMEOUT), and the job fails; the same command "
+    "goes on. `recovery slurm` keeps processes and hosts (docs/howto/slurm.md)"
+)
+"""What a step without a launcher of ours cannot do."""
 
 
 def start_if_due(settings: Settings) -> None:
@@ -31,9 +36,11 @@ def start_if_due(settings: Settings) -> None:
     match settings.started_by:
         case StartedBy.DYNAMIC_CLUSTER:
             return
-        case StartedBy.OPENMPI | StartedBy.RANK_TABLE:
+        case StartedBy.OPENMPI | StartedBy.RANK_TABLE | StartedBy.SLURM:
             if settings.node_id == "0":
                 _start_if_absent(settings)
+                if settings.started_by is StartedBy.SLURM and settings.rules.recovery_enabled:
+                    _logger.warning(_BY_SRUN)
         case _ as unknown:
             assert_never(unknown)
 

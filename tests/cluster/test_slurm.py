@@ -45,7 +45,14 @@ class Job(SmallCluster):
     def submit(self, *options: str, run: tuple[str, ...] = ()) -> None:
         """As a user does, on a login node."""
         command = (sys.executable, "-m", "recovery", "slurm", "--submit", "--output=launcher.log", *options)
-        said = self._cluster.ask(*command, "--", *run, SCRIPT, cwd=self.directory, **self._environment)
+        self._submit(*command, "--", *run, SCRIPT)
+
+    def sbatch(self, *options: str) -> None:
+        """Submit `job.sh`."""
+        self._submit("sbatch", "--output=launcher.log", "--open-mode=append", *options, "job.sh")
+
+    def _submit(self, *command: str) -> None:
+        said = self._cluster.ask(*command, cwd=self.directory, **self._environment)
         self._number = int(re.findall(r"Submitted batch job (\d+)", said)[0])
 
     def wait_done(self) -> None:
@@ -79,7 +86,12 @@ class Job(SmallCluster):
                 environment = process.environ()
             except (psutil.Error, OSError):
                 continue
-            if (environment.get("SLURM_JOB_ID"), environment.get("MS_NODE_ID")) == (of_job, node_id):
+            of_worker = node_id in (environment.get("MS_NODE_ID"), environment.get("SLURM_PROCID"))
+            if (
+                environment.get("SLURM_JOB_ID") == of_job
+                and of_worker
+                and "scheduler" not in process.cmdline()
+            ):
                 os.kill(process.pid, signal.SIGKILL)
                 return
         raise AssertionError(f"no process of {node_id}\n{self.tails()}")
@@ -135,3 +147,21 @@ def test_the_time_limit(tmp_path: Path, cluster: Slurm) -> None:
         job.wait_requeued()
         job.wait_done()
         assert "saved at step" in job.log("launcher")
+
+
+def test_tasks_without_a_launcher(tmp_path: Path, cluster: Slurm) -> None:
+    """`srun python train.py`: nobody starts a task again, and the same line goes on."""
+    with Job(tmp_path, cluster, **HELD, MS_TOPO_TIMEOUT="5") as job:
+        (tmp_path / "job.sh").write_text(
+            f"#!/bin/bash\nsrun --kill-on-bad-exit=0 {sys.executable} {SCRIPT}\n"
+        )
+        job.sbatch("--nodes=1", "--ntasks=2")
+        job.wait_step(12)
+        job.wait_commit(10)
+        job.kill_worker("1")
+        job.wait(lambda: job.state == "FAILED", "end of a job whose rank is missing")
+        assert "event=not_started_again" in job.log("launcher")
+
+        job.go_on()
+        job.sbatch("--nodes=1", "--ntasks=2")
+        job.wait_done()

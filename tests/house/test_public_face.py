@@ -90,7 +90,7 @@ def test_every_public_name_is_loaded_from_its_home() -> None:
     assert [name for name, what in loaded.items() if getattr(what, "__name__", name) != name] == []
 
 
-def test_other_packages_enter_the_launcher_by_eleven_names() -> None:
+def test_other_packages_enter_the_launcher_by_ten_names() -> None:
     package = ROOT / "recovery"
     imported = {
         (node.module, one.name)
@@ -110,7 +110,6 @@ def test_other_packages_enter_the_launcher_by_eleven_names() -> None:
         ("recovery.launch.msrun.flags", "FLAGS"),
         ("recovery.launch.msrun.flags", "job_spec"),
         ("recovery.launch.msrun.host_check", "check_host"),
-        ("recovery.launch.slurm", "allocation"),
         ("recovery.launch.slurm", "batch_script"),
         ("recovery.launch.slurm.node_address", "reached_at"),
     }

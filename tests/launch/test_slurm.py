@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from recovery.config import slurm_allocation as allocation
 from recovery.errors import SettingError
-from recovery.launch.slurm import allocation, batch_script
+from recovery.launch.slurm import batch_script
 
 # As Slurm 22.05 sets them in a step of three hosts.
 STEP = {

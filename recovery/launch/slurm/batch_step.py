@@ -14,11 +14,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from recovery.config import slurm_allocation as allocation
 from recovery.core.records import JobState
 from recovery.errors import ROWS, RecoveryError, SettingError
 from recovery.launch import console, stored_advice
 from recovery.launch.credentials import job_token
-from recovery.launch.slurm import allocation, batch_script
+from recovery.launch.slurm import batch_script
 from recovery.launch.slurm.host_steps import HostSteps
 from recovery.launch.slurm.node_address import reached_at
 
