@@ -79,6 +79,12 @@ COMMANDS = (
         START,
         "Be the scheduler of the job that the MS_* variables describe, until it ends. Imports no framework.",
     ),
+    Command(
+        "k8s",
+        START,
+        "k8s render: a job as YAML for Kubernetes (JobSet, Indexed Jobs, Kubeflow Trainer). Asks nothing of a cluster. The script comes behind --.",
+        settings={"token_normalize_func": lambda name: name.replace("_", "-")},
+    ),
     Command("stop", START, "End a job that `recovery msrun --join=False` has started."),
     Command(
         "status",
