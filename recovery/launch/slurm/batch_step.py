@@ -1,4 +1,4 @@
-"""The program of a job's batch script: `python -m recovery.launch.slurm.batch_step --nodes=N [--spares=K] [--notice=S] [--recovery-path=PATH] -- LINE`.
+"""The program of a job's batch script: `python -m recovery.launch.slurm.batch_step --nodes=N [--notice=S] [--recovery-path=PATH] -- LINE`.
 
 It starts a launcher on each host and ends as the one beside the scheduler does. Before a time limit, and where so many hosts are lost that ranks are
 missing, the job goes back into the queue; it goes on there from what it has saved.
