@@ -5,14 +5,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from enum import Enum
-from inspect import Parameter, Signature
+from inspect import Parameter
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from recovery.cli.formats import print_line
-from recovery.cli.start import is_typed, parameter
+from recovery.cli.start import is_typed, parameter, take
 from recovery.errors import SettingError
 from recovery.kubernetes import render_flags as flags
 from recovery.kubernetes.render import render
@@ -94,4 +94,4 @@ def _parameters() -> Iterator[Parameter]:
     yield parameter("task", Annotated[list[str] | None, task])
 
 
-k8s.__signature__ = Signature([*_parameters()])  # type: ignore[attr-defined]  # read by inspect, unknown to mypy
+take(k8s, _parameters())

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from inspect import Parameter, Signature
+from inspect import Parameter
 from typing import Annotated, Any, NoReturn
 
 import msgspec
 import typer
 
-from recovery.cli.start import is_typed, launch_and_sum_up, parameter
+from recovery.cli.start import is_typed, launch_and_sum_up, parameter, take
 from recovery.errors import UsageError
 from recovery.launch.job_spec import JobSpec
 from recovery.launch.msrun.flags import FLAGS, job_spec
@@ -81,4 +81,4 @@ def _refuser(name: str, instead: str) -> Callable[[str], NoReturn]:
     return refuse
 
 
-msrun.__signature__ = Signature([*_parameters()])  # type: ignore[attr-defined]  # read by inspect, unknown to mypy
+take(msrun, _parameters())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from inspect import Parameter, Signature
+from inspect import Parameter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +12,7 @@ import typer
 
 from recovery.cli import torchrun_line
 from recovery.cli.devices_seen import devices_seen
-from recovery.cli.start import RUN_PATH, is_typed, launch_and_sum_up, parameter
+from recovery.cli.start import RUN_PATH, is_typed, launch_and_sum_up, parameter, take
 from recovery.launch.slurm.node_address import reached_at
 from recovery.transport.local_address import reserved_port
 
@@ -76,4 +76,4 @@ def _names(name: str) -> tuple[str, ...]:
     return (f"--{name}", *([_SHORT[name]] if name in _SHORT else []))
 
 
-run.__signature__ = Signature([*_parameters()])  # type: ignore[attr-defined]  # read by inspect, unknown to mypy
+take(run, _parameters())

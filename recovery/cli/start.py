@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from inspect import Parameter
+from collections.abc import Iterable, Mapping
+from inspect import Parameter, Signature
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -63,3 +64,8 @@ def is_typed(context: typer.Context, name: str) -> bool:
 def parameter(name: str, annotation: object, default: object = None) -> Parameter:
     """As Typer reads it."""
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def take(command: Any, parameters: Iterable[Parameter]) -> None:
+    """Give a command its parameters, made from a table: Typer reads a function's by inspect."""
+    command.__signature__ = Signature([*parameters])
