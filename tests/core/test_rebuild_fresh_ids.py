@@ -263,3 +263,21 @@ def test_successor_is_let_in_beside_standbys_that_cannot_read_the_files() -> Non
     refused = once_more.register()
     assert isinstance(refused, m.Refused)
     assert refused.code == "WORLD_FULL"
+
+
+def test_second_processes_of_standbys_take_no_place_that_a_worker_needs() -> None:
+    desk = Desk(msgspec.structs.replace(RULES, standby_count=1))
+    first, second = come(desk, "worker_0", "worker_1")
+    waits = Worker(desk, "worker_1.2", replaces="worker_1")
+    assert isinstance(waits.register(), m.Admitted)
+    for one in (second, waits):
+        one.die()
+    pass_time(desk, 70_000, first)
+    for name in ("s0", "s0.2", "s1"):
+        [standby] = come(desk, name)
+        ready(standby, None)
+    successor = Worker(desk, "worker_1.3", replaces="worker_1.2")
+    assert isinstance(successor.register(), m.Admitted)
+    ready(first, None)
+    ready(successor, None)
+    assert ranks(desk)["worker_1.3"] == 1

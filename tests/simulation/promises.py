@@ -101,8 +101,8 @@ class Promises:
         self._newest_incarnation: dict[str, int] = {}
         """By id: the newest incarnation that received a plan. A store that is lost forgets it, who was replaced by it stays so."""
         self.slots = SlotPromises(world, self)
-        self._committed: dict[int, int] = {}
-        """By run: the newest step that somebody received as held by all."""
+        self._committed: dict[tuple[str, int], int] = {}
+        """By job and run: the newest step that somebody received as held by all. Of a job that everybody who came had forgotten: nothing."""
         self.live = LivePromises(world, self)
 
     def store_lost(self) -> None:
@@ -407,9 +407,8 @@ class Promises:
         if self.live.is_live(scheduler, plan):
             self._note_plan(plan)
             return
-        assert plan.step or not self._committed.get(plan.run), (
-            f"I9: back to step 0 although all ranks held step {self._committed[plan.run]}"
-        )
+        committed = max((step for (_, run), step in self._committed.items() if run == plan.run), default=0)
+        assert plan.step or not committed, f"I9: back to step 0 although all ranks held step {committed}"
         expected = self._newest_common(scheduler, plan.run)
         assert plan.step == expected, (
             f"I9: the target is {plan.step}, the newest step that all hold is {expected}"
@@ -438,16 +437,17 @@ class Promises:
         assert (plan.run, plan.generation) not in known, (
             f"I2: generation {plan.generation} is given twice, and one of {here} has been told of it"
         )
-        if not known and not any(self.world.notes[name].saved for name in here):
-            # The disks of all who came were lost as well: it is another job, and nobody could know better.
-            self.world.clock.seen["a job was forgotten: every disk was lost with the scheduler's store"] += 1
-            self._committed.pop(plan.run, None)
+        jobs = {notes.job.job for name in here if (notes := self.world.notes[name]).job is not None}
+        for forgotten in [key for key in self._committed if key[0] not in jobs]:
+            # The disks of all who came were lost as well, or they are of a job before that one: nobody could know better.
+            self.world.clock.seen["a job was forgotten: nobody who came had trained in it"] += 1
+            del self._committed[forgotten]
         # One that came may have brought what the stores of its place knew, and files name plans too.
         followed = (one.generation for one in scheduler.machine.state.generations)
         newest = max(known | {(plan.run, one) for one in followed if one < plan.generation}, default=(0, 0))
         if newest < max(self._received, default=(0, 0)):
             # Standbys had taken every rank over, and none of them came: nor has anybody who knows what they have saved.
-            self._committed.pop(plan.run, None)
+            self._committed = {key: step for key, step in self._committed.items() if key[1] != plan.run}
         unheard = {one[:2] for one in self._plans if one[:2] > newest}
         if any(one >= (plan.run, plan.generation) for one in unheard):
             self.world.clock.seen["a number was given twice: nobody who came knew of it"] += 1
@@ -571,7 +571,8 @@ class Promises:
         elif isinstance(message, m.Committed):
             self.live.committed(message)
             durable = message.step if message.durable_step is None else message.durable_step
-            self._committed[message.run] = max(self._committed.get(message.run, 0), durable)
+            of_job = (store.is_durable((JobRecord,)).job, message.run)
+            self._committed[of_job] = max(self._committed.get(of_job, 0), durable)
             rows = [
                 store.is_durable((CheckpointRecord, message.run, message.step, rank))
                 for rank in range(self.world.rules.world_size)

@@ -159,7 +159,19 @@ def _may_stand_by(state: SchedulerState, node: Node | None, register: m.Register
     if state.builds_again:
         # Which of them had the ranks until the end is known when all have said what they know.
         standbys_max += state.rules.worker_count
+        if not register.standby and _started_as_workers(state, node) < state.rules.worker_count:
+            # Second processes of standbys may fill that: they are no members unless they know the job, and a worker is awaited.
+            return True
     return slots.standbys - is_one < standbys_max or _comes_first_for_a_rank(state, node, register)
+
+
+def _started_as_workers(state: SchedulerState, apart_from: Node | None) -> int:
+    """How many workers are here, or may be back in a moment, that were not started as standbys."""
+    return sum(
+        node.record.role is m.Role.WORKER and node.record.state.is_here and not node.waits_by_choice
+        for node in state.nodes.values()
+        if node is not apart_from
+    )
 
 
 def _comes_for_a_rank(state: SchedulerState, node: Node | None, register: m.Register) -> bool:
