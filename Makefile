@@ -9,13 +9,15 @@ MS_BIN := .venv-mindspore/bin
 MS_STAMP := .venv-mindspore/.installed
 TR_BIN := .venv-trainers/bin
 TR_STAMP := .venv-trainers/.installed
+RAY_BIN := .venv-ray/bin
+RAY_STAMP := .venv-ray/.installed
 FRAMEWORK ?= torch
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The tests start thousands of processes: each would compile this package again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-mindspore setup-trainers tools tools-of-clusters lint format test test-traced test-inside test-stories test-stories-mindspore test-planted test-mindspore test-trainers test-all test-rest test-drawn test-alone package wheel test-wheel fuzz planted torture docs site demo bench clean
+.PHONY: help setup setup-mindspore setup-trainers setup-ray tools tools-of-clusters lint format test test-traced test-inside test-stories test-stories-mindspore test-planted test-mindspore test-trainers test-all test-rest test-drawn test-alone package wheel test-wheel fuzz planted torture docs site demo bench clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+: .*## |^[a-z-]+:  ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -43,6 +45,13 @@ $(TR_STAMP): pyproject.toml constraints.txt
 	$(TR_BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,lightning,transformers,tensorboard,mlflow,wandb]' deepspeed hypothesis pytest pytest-timeout pytest-xdist
 	@touch $@
 
+setup-ray: $(RAY_STAMP)  ## create .venv-ray: Ray, and what its actors run
+
+$(RAY_STAMP): pyproject.toml constraints.txt
+	test -x $(RAY_BIN)/python || $(PYTHON) -m venv .venv-ray
+	$(RAY_BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,ray]' hypothesis pytest pytest-timeout pytest-xdist
+	@touch $@
+
 lint: $(STAMP)  ## ruff, mypy, import-linter: all run, the first failure counts
 	@failed=0; \
 	echo "ruff check"; $(BIN)/ruff check . || failed=1; \
@@ -58,8 +67,8 @@ format: $(STAMP)  ## let ruff format and fix what it safely can
 # Four tiers; CONTRIBUTING.md says which one a new test belongs to. The gate is `test`: nothing in it is drawn, and no verdict of it is a time.
 # Traced are the tests that cover recovery/core and recovery/store on their own: they run first and alone, since tracing slows what it sees.
 TRACED := tests/core tests/store
-INSIDE := not cluster and not slow and not alone and not mindspore and not trainers and not wheel
-REST := not mindspore and not trainers and not wheel and not alone and not story and (cluster or slow)
+INSIDE := not cluster and not slow and not alone and not mindspore and not trainers and not ray and not wheel
+REST := not mindspore and not trainers and not ray and not wheel and not alone and not story and (cluster or slow)
 # By exec, so that what asks make to end reaches the tests: a shell in between would end alone.
 PYTEST := exec $(BIN)/python -m pytest
 # The same order, sets, seeds and examples in every run of one tree.
@@ -102,17 +111,17 @@ test-planted: $(STAMP)
 tools-of-clusters:  ## the same for the tests of jobs on Slurm
 	@$(MAKE) --no-print-directory tools TOOLS="$(TOOLS_OF_CLUSTERS)"
 
-test-all: $(STAMP) $(MS_STAMP) $(TR_STAMP) tools-of-clusters  ## everything else that is decided by what happens, 40 minutes: all clusters, drawn examples, all planted bugs, MindSpore, trainers
-	@$(MAKE) --no-print-directory --keep-going test-rest test-drawn test-alone test-wheel test-mindspore test-trainers planted
+test-all: $(STAMP) $(MS_STAMP) $(TR_STAMP) $(RAY_STAMP) tools-of-clusters  ## everything else that is decided by what happens, 40 minutes: all clusters, drawn examples, all planted bugs, MindSpore, trainers
+	@$(MAKE) --no-print-directory --keep-going test-rest test-drawn test-alone test-wheel test-mindspore test-trainers test-ray planted
 
 test-rest: $(STAMP)
 	PYTHONHASHSEED=0 $(PYTEST) -m "$(REST)" -n $(JOBS) --dist worksteal
 
 test-drawn: $(STAMP)
-	HYPOTHESIS_PROFILE=all $(PYTEST) -m "hypothesis and not mindspore and not trainers" -n 2 --dist worksteal
+	HYPOTHESIS_PROFILE=all $(PYTEST) -m "hypothesis and not mindspore and not trainers and not ray" -n 2 --dist worksteal
 
 test-alone: $(STAMP)
-	$(PYTEST) -m "alone and not mindspore and not trainers and not wheel"
+	$(PYTEST) -m "alone and not mindspore and not trainers and not ray and not wheel"
 
 test-mindspore: $(MS_STAMP)  ## the tests of recovery.mindspore, on the real MindSpore
 	exec $(MS_BIN)/python -m pytest -m mindspore -n 4 --dist worksteal tests/mindspore
@@ -130,6 +139,9 @@ tools:  ## install the programs that some tests need (Debian and Ubuntu, as root
 
 test-trainers: $(TR_STAMP)  ## the tests of recovery.lightning, recovery.accelerate and recovery.transformers, on the released versions
 	exec $(TR_BIN)/python -m pytest -m trainers -n 2 --dist worksteal tests/trainers
+
+test-ray: $(RAY_STAMP)  ## the tests of recovery.ray, on the real Ray
+	exec $(RAY_BIN)/python -m pytest -m ray tests/ray
 
 package: $(STAMP)  ## the documentation, strictly, and the package, built twice and compared
 	@$(MAKE) --no-print-directory site

@@ -31,6 +31,7 @@ def _packages() -> Iterator[tuple[str, str]]:
             page = f"howto/{_HOW_TO.get(name, name)}.md"
             link = f" [How to](../{page})." if (ROOT / "docs" / page).exists() else ""
             yield f"recovery.{name}", f"Needs the extra `{name}`.{link}"
+    yield "recovery.ray", "Needs the extra `ray`. [How to](../howto/ray.md)."
 
 
 _PACKAGES = tuple(_packages())

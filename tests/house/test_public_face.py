@@ -90,7 +90,7 @@ def test_every_public_name_is_loaded_from_its_home() -> None:
     assert [name for name, what in loaded.items() if getattr(what, "__name__", name) != name] == []
 
 
-def test_other_packages_enter_the_launcher_by_ten_names() -> None:
+def test_other_packages_enter_the_launcher_by_twelve_names() -> None:
     package = ROOT / "recovery"
     imported = {
         (node.module, one.name)
@@ -102,9 +102,11 @@ def test_other_packages_enter_the_launcher_by_ten_names() -> None:
     }
 
     assert imported == {
+        ("recovery.launch", "console"),
         ("recovery.launch", "flag_values"),
         ("recovery.launch.background", "stop"),
         ("recovery.launch.command", "launch"),
+        ("recovery.launch.credentials", "job_token"),
         ("recovery.launch.credentials", "of_viewer"),
         ("recovery.launch.job_spec", "JobSpec"),
         ("recovery.launch.msrun.flags", "FLAGS"),

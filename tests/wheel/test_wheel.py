@@ -28,6 +28,7 @@ EXTRAS = FRAMEWORK | {
     "wandb",
     "objects",
     "png",
+    "ray",
     "weights",
     "docs",
     "fuzz",
