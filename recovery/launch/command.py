@@ -30,6 +30,7 @@ from recovery.launch import (
     script_imports,
     status_line,
     stored_advice,
+    train_job_posts,
 )
 from recovery.launch.agent import Agent
 from recovery.launch.job_spec import Host, JobSpec, Restart
@@ -42,6 +43,7 @@ from recovery.launch.preload import prepare_for, proxies_only
 from recovery.launch.presence import look_at
 from recovery.launch.scheduler_contact import Contact, SchedulerContact
 from recovery.launch.start_method import ProcessStarter, TemplatePlan
+from recovery.launch.train_job_posts import TrainJobPosts
 from recovery.launch.worker_completion import WorkerCompletion
 from recovery.store.paths import scheduler_path
 from recovery.tls.process_channels import channel_of
@@ -73,13 +75,14 @@ def launch(spec: JobSpec, environment: Mapping[str, str], *, last_words: LastWor
     spec = msgspec.structs.replace(spec, master_addr=host_address.resolve(named))
     reading = script_imports.parse_script(placement.program_of(spec, sys.executable)[1:], Path.cwd())
     program = _look_at(spec, reading)
+    train_job, environment = _train_job(environment, reading, program)
     _check_standbys(spec, environment)
     takeover_after_ms = Reader.of_one("MS_TAKEOVER_AFTER", environment).whole_ms("MS_TAKEOVER_AFTER")
     stop_grace_s = Reader.of_one("MS_STOP_GRACE", environment).whole("MS_STOP_GRACE")
     host = _this_host(spec.master_addr)
     placed = placement.place(spec, host, program)
     looked = preflight.Looked(spec, environment, reading, placed, Path.cwd())
-    preflight.look(looked, lambda text: console.say(text, style="yellow"))
+    preflight.look(looked, _warn)
     log_dir, own_dir = _directories(spec, host)
     simulates = spec.dry_run is not None
     scheduler = spec.master_addr, spec.master_port
@@ -113,22 +116,44 @@ def launch(spec: JobSpec, environment: Mapping[str, str], *, last_words: LastWor
     _warn_of_loopback(named, spec)
     _clear_memory(environment, job_is_over=False)
     agent = Agent(placed, context)
+    posts = None
+    if train_job is not None and context.completion is not None and _is_first(spec, placed):
+        posts = TrainJobPosts(train_job, status, context.completion, _warn)
+    run = partial(_run, agent, environment=environment, posts=posts)
     if not spec.join:
-        pid = background.hand_over(
-            own_dir, lambda: _to_its_end(_run(agent, [], environment)), stop_grace_s=stop_grace_s
-        )
+        pid = background.hand_over(own_dir, lambda: _to_its_end(run([])), stop_grace_s=stop_grace_s)
         console.say(f"the job runs in the background (pid {pid}); `recovery stop {own_dir}` ends it")
         return 0
     shown: list[Coroutine[Any, Any, None]] = [follow(_tails(spec, placed, log_dir))]
     if spec.progress and status_line.is_wanted() and not simulates:
         shown.append(status_line.show(*scheduler, access, agent.starts, tells_steps=not program.supervised))
-    return _in_foreground(_run(agent, shown, environment), _no_words if simulates else last_words)
+    return _in_foreground(run(shown), _no_words if simulates else last_words)
+
+
+def _warn(text: str) -> None:
+    console.say(text, style="yellow")
+
+
+def _train_job(
+    environment: Mapping[str, str], reading: script_imports.Reading, program: placement.Script
+) -> tuple[train_job_posts.Server | None, Mapping[str, str]]:
+    """Where the status of the TrainJob goes, and the environment that the processes then have."""
+    tells_steps = not program.supervised
+    server = train_job_posts.server_of(environment, reading.packages, tells_steps=tells_steps, say=_warn)
+    return server, environment if server is None else train_job_posts.for_processes(environment)
+
+
+def _is_first(spec: JobSpec, placed: Sequence[placement.Placed]) -> bool:
+    """Is this the one launcher that speaks for the job? That of the first host; where hosts have no position, that beside the scheduler."""
+    if spec.node_rank >= 0:
+        return spec.node_rank == 0
+    return any(process.kind is placement.ProcessKind.SCHEDULER for process in placed)
 
 
 def _notices(environment: Mapping[str, str]) -> Notices | None:
     file = Reader.of_one("MS_NOTICE_FILE", environment).path("MS_NOTICE_FILE", required=False)
     url = Reader.of_one("MS_NOTICE_URL", environment).web_address("MS_NOTICE_URL")
-    return Notices(file, url, lambda text: console.say(text, style="yellow")) if file or url else None
+    return Notices(file, url, _warn) if file or url else None
 
 
 def _takeover(after_ms: int | None, spec: JobSpec, host: Host, program: placement.Script) -> Takeover | None:
@@ -329,11 +354,15 @@ def _tails(spec: JobSpec, placed: Sequence[placement.Placed], log_dir: Path) -> 
 
 
 async def _run(
-    agent: Agent, shown: Sequence[Coroutine[Any, Any, None]], environment: Mapping[str, str]
+    agent: Agent,
+    shown: Sequence[Coroutine[Any, Any, None]],
+    *,
+    environment: Mapping[str, str],
+    posts: TrainJobPosts | None,
 ) -> int:
     """The agent, with what is shown beside it; the cause of a failure comes last, where one looks first."""
-    loading = asyncio.to_thread(stored_advice.load, environment)
-    showing = [asyncio.create_task(_beside(coroutine)) for coroutine in (loading, *shown)]
+    beside = [asyncio.to_thread(stored_advice.load, environment), *shown, *([posts.keep()] if posts else [])]
+    showing = [asyncio.create_task(_beside(coroutine)) for coroutine in beside]
     try:
         code = await agent.run()
     finally:
@@ -342,6 +371,8 @@ async def _run(
             with contextlib.suppress(asyncio.CancelledError):
                 await task
         _clear_memory(environment, job_is_over=True)
+    if posts is not None:
+        await posts.end()
     agent.show_cause()
     return code
 
