@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import signal
 
 import msgspec
 
@@ -32,6 +33,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """For people."""
     begun_ms: int
     ended_ms: int
+    by_engine: bool = False
+    """The engine has ended it with this exit code. With the same one a script may end by itself."""
     heard_end: bool = False
     """It had heard that its job has finished."""
     process: ProcessIdentity | None = None
@@ -41,6 +44,11 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     def begun(self) -> bool:
         """Was there a process that ran its program, and could?"""
         return self.pid != 0 and not self.says("NO_THREAD")
+
+    @property
+    def asked_to_end(self) -> bool:
+        """Did a SIGTERM end it that its launcher has not sent? Whatever has sent it, that is no failure of the process."""
+        return self.status == -signal.SIGTERM or (self.by_engine and self.status == 128 + signal.SIGTERM)
 
     @property
     def lasted_ms(self) -> int:
@@ -89,15 +97,19 @@ class History:
         self.short_attempts = 0
         """In a row."""
         self.relaunched_ms: list[int] = []
-        """When it was started again, each time behind an attempt that had begun."""
+        """When it was started again, each time behind an attempt that had begun, and failed."""
         self.is_news = True
         """The last one had begun, or was the first in a row that had not."""
+        self._uses_restart = False
+        """Whoever starts it again behind the last one uses up a restart: it had begun, and failed."""
         self._unbegun_since_ms: int | None = None
 
-    def note(self, attempt: Attempt) -> None:
+    def note(self, attempt: Attempt, *, handed_over: bool) -> None:
         """Count an attempt that is over."""
+        self._uses_restart = attempt.begun and not (handed_over or attempt.asked_to_end)
         self.is_news = attempt.begun or self._unbegun_since_ms is None
-        self.short_attempts = self.short_attempts + 1 if attempt.lasted_ms < SHORT_ATTEMPT_MS else 0
+        is_short = attempt.lasted_ms < SHORT_ATTEMPT_MS and not handed_over
+        self.short_attempts = self.short_attempts + 1 if is_short else 0
         if attempt.begun:
             self._unbegun_since_ms = None
         elif self._unbegun_since_ms is None:
@@ -110,5 +122,5 @@ class History:
 
     def note_relaunch(self) -> None:
         """It is started again behind the attempt that was noted last."""
-        if self._unbegun_since_ms is None:
+        if self._uses_restart:
             self.relaunched_ms.append(clock.monotonic_ms())

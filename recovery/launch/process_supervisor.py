@@ -102,8 +102,8 @@ class ProcessKeeper:
             pid = attempt.pid or pid
             if self._dismissed.is_set():
                 break
-            history.note(attempt)
             handed_over = await self._has_handed_over(attempt)
+            history.note(attempt, handed_over=handed_over)
             decision = await self._decide(attempt, history, handed_over=handed_over)
             self._report(attempt, pid, decision.next)
             if decision.next is Next.FAIL and await self._has_successor(attempt, pid):
@@ -118,14 +118,12 @@ class ProcessKeeper:
                 case Next.SURPLUS | Next.FAIL | Next.FAIL_LATE:
                     self._note(attempt, decision)
                 case Next.RELAUNCH:
-                    if handed_over:
-                        # A planned departure is no failure, and uses up no restart.
+                    if handed_over or attempt.asked_to_end:
                         console.say(f"{self.placed.name} start {number}: {attempt.how}; {decision.reason}")
-                        history.short_attempts = 0
                     else:
                         self._note(attempt, decision, is_kept=history.is_news)
-                        await asyncio.sleep(decision.after_ms / 1000)
-                        history.note_relaunch()
+                    await asyncio.sleep(decision.after_ms / 1000)
+                    history.note_relaunch()
                     number += attempt.begun
                     await self._name_next(number, attempt.pid)
                     continue
@@ -207,6 +205,7 @@ class ProcessKeeper:
             how=how,
             begun_ms=begun_ms,
             ended_ms=clock.monotonic_ms(),
+            by_engine=noted.exit_code == status,
             heard_end=noted.finished,
             process=process,
         )
@@ -325,6 +324,7 @@ class ProcessKeeper:
             world_full=refused,
             was_member=refused and bool(await members.was_member(self.node_id, attempt.pid)),
             handed_over=handed_over,
+            asked_to_end=attempt.asked_to_end,
             training_done=attempt.heard_end or (self._has_finished and not self.may_be_left_over),
             needed=True,
             first=attempt.number == 1 and soon,

@@ -43,6 +43,8 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """Was it ever let in? True where nobody knows."""
     handed_over: bool
     """Has it left as planned, with its rank going to a standby?"""
+    asked_to_end: bool
+    """Did SIGTERM end it, which its launcher has not sent?"""
     training_done: bool
     """Had its job finished, with what was its part?"""
     needed: bool
@@ -111,6 +113,11 @@ _TABLE: Sequence[_Row] = (
         lambda ended: ended.cause is Cause.UNKNOWN and ended.first,
         Next.FAIL,
         "it was its first start, and it said why by its exit code; the same command would end the same way",
+    ),
+    _Row(
+        lambda ended: ended.asked_to_end,
+        Next.RELAUNCH,
+        "it was asked to end by SIGTERM; it is started again, which uses up no restart",
     ),
     _Row(
         lambda ended: ended.unbegun_ms is not None and not _waited_too_long(ended),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -23,7 +25,12 @@ __all__ = ["cloud", "host"]
 pytestmark = pytest.mark.cluster
 
 LEFT = 143
-RARELY = {"JOB_SAVE_STEPS": "1000", "JOB_HELD_STEP": "40"}
+RARELY = {
+    "JOB_SAVE_STEPS": "1000",
+    "JOB_HELD_STEP": "40",
+    "MS_DRAIN_TIMEOUT": "120",
+    "JOB_ANSWER_MS": "60000",
+}
 """No save but the one that is asked for, and no end before the test has acted."""
 
 
@@ -118,3 +125,22 @@ def test_the_metadata_of_a_cloud_is_a_notice(tmp_path: Path, cloud: Cloud) -> No
         cluster.go_on()
         assert cluster.wait_exit(LAUNCHER) == LEFT, cluster.tails()
         assert "the same command goes on there" in cluster.log(LAUNCHER)
+
+
+@pytest.mark.parametrize("step", [0, 6])
+def test_a_worker_that_is_asked_to_end_without_a_standby_uses_up_no_restart(
+    tmp_path: Path, step: int
+) -> None:
+    """Before the first step it was taken for a script that ends by itself, and the job failed."""
+    with LaunchedCluster(tmp_path, environment={**RARELY, "JOB_HELD_STEP": str(step + 1)}) as cluster:
+        cluster.start("--max_restarts=0")
+        cluster.wait(lambda: cluster.step_of_all() >= step, f"step {step} of both")
+        cluster.wait_event(EventKind.STATE_LOADED, count=2)
+        os.kill(cluster.pid_of("1"), signal.SIGTERM)
+        cluster.wait(lambda: "worker_1 start 1: " in cluster.log(LAUNCHER) or step, "end of worker_1")
+        cluster.go_on()
+        assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
+        assert "asked to end by SIGTERM; it is started again" in cluster.log(LAUNCHER)
+        assert not list(cluster.logs.glob("incident-*")), "nothing has failed"
+        assert steps_lost(cluster) == 0
+        cluster.check_result()

@@ -367,7 +367,7 @@ def test_a_process_that_cannot_start_its_own_thread_says_so_and_counts_as_one_th
         ended_ms=1,
     )
     history = History()
-    history.note(attempt)
+    history.note(attempt, handed_over=False)
     history.note_relaunch()
     assert (attempt.begun, history.relaunched_ms, history.unbegun_ms is None) == (False, [], False)
 
