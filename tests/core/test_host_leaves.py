@@ -60,7 +60,7 @@ def test_without_a_standby_it_leaves_behind_a_step_that_all_have_saved() -> None
     assert left.one.hears(HandedOver) == 1
     assert not left.zero.hears(GoOn)
     assert left.node("worker_1").state is NodeState.LEFT
-    left.desk.at(2 * RULES.abort_timeout_ms)
+    left.desk.at(left.desk.now)
     assert left.heard(launcher) == [said(step, "worker_1 left, and no standby has taken the rank yet")]
     assert left.job is JobState.INTERRUPTED, "it waits for whoever comes for the rank"
 

@@ -49,8 +49,12 @@ class Network:
     def processes(self, host: int) -> list[int]:
         """All that run there."""
         command = ("ip", "netns", "pids", self._space(host))
-        listed = subprocess.run(command, capture_output=True, check=True, text=True, timeout=120)
-        return [int(pid) for pid in listed.stdout.split()]
+        for _ in range(_TRIES):
+            # A process that ends while it is looked at ends the look.
+            listed = subprocess.run(command, capture_output=True, check=False, text=True, timeout=120)
+            if not listed.returncode:
+                return [int(pid) for pid in listed.stdout.split()]
+        raise AssertionError(f"{command}: no list of processes")
 
     def kill(self, host: int) -> None:
         """Take a host away, as if its power failed: nobody says goodbye to anybody."""

@@ -13,9 +13,9 @@ AWS = "/latest/meta-data/spot/instance-action"
 
 
 class Cloud:
-    """A metadata service; `answers` by path, and the headers that it wants."""
+    """A metadata service; `answers` by path, and the headers that it wants. Serves while it is a context."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: str = "127.0.0.1") -> None:
         self.answers: dict[str, tuple[int, str]] = {}
         self.wants: dict[str, str] = {}
         self.token = ""
@@ -42,16 +42,21 @@ class Cloud:
             def log_message(self, format: str, *args: object) -> None:
                 del format, args
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.address = f"http://127.0.0.1:{self.server.server_address[1]}"
+        self.server = ThreadingHTTPServer((address, 0), Handler)
+        self.address = f"http://{address}:{self.server.server_address[1]}"
+        self._thread = Thread(target=self.server.serve_forever, daemon=True)
+
+    def __enter__(self) -> Cloud:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+        self._thread.join()
 
 
 @pytest.fixture
 def cloud() -> Iterator[Cloud]:
-    cloud = Cloud()
-    thread = Thread(target=cloud.server.serve_forever, daemon=True)
-    thread.start()
-    yield cloud
-    cloud.server.shutdown()
-    cloud.server.server_close()
-    thread.join()
+    with Cloud() as cloud:
+        yield cloud

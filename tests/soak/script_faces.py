@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.trainers.lightning_cluster import LIGHTNING
-from tests.warm.process import TORCH
+from tests.warm.process import PLAIN, TORCH
 
 _TRAINERS = Path(__file__).parents[1] / "trainers"
 _MOST_FEATURES = 3
@@ -154,6 +154,14 @@ FACES: dict[str, Face] = {
             "saves_at_ends": {"JOB_SAVE_STEPS": "0"},
         },
         (frozenset({"adds", "unfreezes"}),),
+    ),
+    "plain": Face(
+        Path(__file__).with_name("plain_job.py"),
+        "recovery",
+        PLAIN,
+        {},
+        {"run": {}, "init": {"JOB_FEATURES": "init"}},
+        {name: {"JOB_FEATURES": name} for name in ("often", "async", "evaluates")},
     ),
     "three_lines": Face(
         Path(__file__).with_name("three_lines_job.py"),

@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -82,7 +82,15 @@ def blows(draw: random.Random, count: int, last: int) -> list[Blow]:
 class ScriptCluster(LaunchedCluster):
     """A job of one form."""
 
-    def __init__(self, directory: Path, form: Form, *, step_ms: int, held: int = 0) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        form: Form,
+        *,
+        step_ms: int,
+        held: int = 0,
+        more: Mapping[str, str] | None = None,
+    ) -> None:
         """Choose the shape; `begin` starts it.
 
         Args:
@@ -90,9 +98,15 @@ class ScriptCluster(LaunchedCluster):
             form: of the script.
             step_ms: how long a step takes at least.
             held: a step that does not end before `go_on`: a job that is over is struck no more. 0: none.
+            more: further variables.
         """
         face = FACES[form.face]
-        environment = {**form.environment, "JOB_STEP_MS": str(step_ms), "JOB_HELD_STEP": str(held)}
+        environment = {
+            **form.environment,
+            **(more or {}),
+            "JOB_STEP_MS": str(step_ms),
+            "JOB_HELD_STEP": str(held),
+        }
         self._held = held
         super().__init__(directory, workers=form.workers, imports=face.imports, environment=environment)
         shutil.copy(face.script, directory / _SCRIPT)
@@ -232,17 +246,17 @@ class Soak:
         Args:
             place: what failed is left there.
         """
-        self._place = place
+        self.place = place
         self._undisturbed: dict[str, ScriptCluster] = {}
 
     def train(self, form: Form, *, kills: int, seed: int) -> Struck:
         """Train a script under so many blows."""
-        undisturbed = self._of(form)
+        undisturbed = self.of(form)
         if code := undisturbed.processes[LAUNCHER].returncode:
             return Struck(f"exit code {code} of the undisturbed one", Counter())
         draw = random.Random(f"{form.name} {seed}")
         drawn_blows = blows(draw, kills, undisturbed.step())
-        directory = self._place / f"{form.name}-{seed}"
+        directory = self.place / f"{form.name}-{seed}"
         directory.mkdir()
         (directory / "blows.txt").write_text("".join(f"{blow}\n" for blow in drawn_blows))
         fault = ""
@@ -262,12 +276,12 @@ class Soak:
             shutil.rmtree(directory)
         return Struck(fault, striker.done)
 
-    def _of(self, form: Form) -> ScriptCluster:
-        """The undisturbed training of the same form, trained once."""
+    def of(self, form: Form, **environment: str) -> ScriptCluster:
+        """The undisturbed training of the same form, trained once; with further variables, which are the same each time."""
         if form.name not in self._undisturbed:
-            directory = self._place / f"undisturbed-{form.name}"
+            directory = self.place / f"undisturbed-{form.name}"
             directory.mkdir()
-            with ScriptCluster(directory, form, step_ms=0) as cluster:
+            with ScriptCluster(directory, form, step_ms=0, more=environment) as cluster:
                 cluster.begin()
                 cluster.wait_exit(LAUNCHER)
             self._undisturbed[form.name] = cluster

@@ -14,17 +14,31 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset, WeightedRandomSampler, default_collate
 from typing_extensions import override
 
+import recovery
 import recovery.torch as rt
-from tests.trainers.tiny_training import Net, Samples, enter, finish, note, sample
+from tests.soak.moments import hold, moment
+from tests.trainers.tiny_training import Net, Samples, enter, finish, log, note, sample
 
-EPOCHS, COUNT, ROWS, STEPS = 5, 144, 4, 70
+EPOCHS, COUNT, ROWS = int(os.environ.get("JOB_EPOCHS", "5")), 144, 4
+STEPS = 14 * EPOCHS
 DATA = os.environ.get("JOB_DATA", "plain")
 FEATURES = frozenset(os.environ.get("JOB_FEATURES", "").split())
+EVALUATED_EVERY = 9
 CHANGED_EVERY = 11
 """Steps between two changes of what is trained: in the middle of a pass, and of two saves."""
 
 
-class Aged(Samples):
+class Told(Samples):
+    """Of the begin of each batch, and more or less of it."""
+
+    @override
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index % ROWS == 0:
+            moment("load")
+        return super().__getitem__(index)
+
+
+class Aged(Told):
     """Its samples change from pass to pass."""
 
     epoch = 0
@@ -64,6 +78,7 @@ class Weights:
         self.of = torch.ones(COUNT, dtype=torch.double)
 
     def state_dict(self) -> dict[str, Any]:
+        moment("save")
         return {"of": self.of.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -93,8 +108,19 @@ def batches_of(weights: Weights) -> Any:
     if DATA == "weights":
         sampler = WeightedRandomSampler(weights.of, COUNT)  # type: ignore[arg-type]  # a tensor is taken as well
         sampler.weights = weights.of
-        return DataLoader(Samples(COUNT), batch_size=ROWS, sampler=sampler)
-    return DataLoader(Samples(COUNT), batch_size=ROWS, shuffle=True)
+        return DataLoader(Told(COUNT), batch_size=ROWS, sampler=sampler)
+    return DataLoader(Told(COUNT), batch_size=ROWS, shuffle=True)
+
+
+def evaluate(session: recovery.Session, net: Net) -> None:
+    net.eval()
+    losses = []
+    with torch.no_grad():
+        for index in range(4):
+            moment("evaluate")
+            losses.append(net(**default_collate([sample(COUNT + index)]))["loss"].item())
+    net.train()
+    log(session, "evaluations", session.step + 1, losses)
 
 
 def main() -> None:
@@ -134,7 +160,10 @@ def main() -> None:
         extra.update(best=min(extra["best"], loss.item()), seen=extra["seen"] + len(batch["ids"]) % 3)
         if step % CHANGED_EVERY == 0:
             schedule.step(float(step % 4))
+        if step % EVALUATED_EVERY == 0:
+            evaluate(session, net)
         note(session, step, net)
+        hold(session, step)
     finish(session, net, extra, optimizer.param_groups[0]["lr"])
 
 

@@ -279,9 +279,8 @@ def advance(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     if now_ms >= barrier.until_ms:
         # Also where this process was paused: a rank that waited at the step has let go by itself, and trains on.
         wait_s = f"{barrier.wait_ms / 1000:g} s"
-        limit = (
-            f"the {wait_s} that are left to its host" if barrier.leaving else f"{wait_s} (MS_DRAIN_TIMEOUT)"
-        )
+        limit = f"{wait_s} (MS_DRAIN_TIMEOUT)"
+        limit = f"the {wait_s} that are left to its host" if barrier.leaving else limit
         limit = "MS_STOP_GRACE leaves for it" if barrier.ends_job else limit
         late = f"it took longer than {limit}, {barrier.state.value}"
         return give_up(state, barrier, "; ".join(filter(None, [missing, late])))
@@ -341,9 +340,10 @@ def end(
 
 
 def _hand_over(state: SchedulerState, barrier: Barrier, now_ms: int) -> list[SchedulerEffect]:
-    """All ranks hold the step, and wait there: a rank that departs has left, and the generation is over."""
+    """All ranks hold the step, and wait there: a rank that departs has left, the generation is over, and standbys that are there are waited for."""
+    is_there = not _missing(state, set(barrier.departing), barrier.left_hosts)
+    barrier.until_ms = now_ms + 2 * state.rules.abort_timeout_ms * is_there
     barrier.move(BarrierState.HANDING_OVER)
-    barrier.until_ms = now_ms + 2 * state.rules.abort_timeout_ms
     records: list[Record] = []
     answers: list[Answer] = []
     reason = f"{RANK_HANDED_OVER} at step {barrier.step} ({barrier.reason})"
