@@ -151,7 +151,7 @@ def test_the_time_limit(tmp_path: Path, cluster: Slurm) -> None:
 
 def test_tasks_without_a_launcher(tmp_path: Path, cluster: Slurm) -> None:
     """`srun python train.py`: nobody starts a task again, and the same line goes on."""
-    with Job(tmp_path, cluster, **HELD, MS_TOPO_TIMEOUT="5") as job:
+    with Job(tmp_path, cluster, **HELD, MS_TOPO_TIMEOUT="60") as job:
         (tmp_path / "job.sh").write_text(
             f"#!/bin/bash\nsrun --kill-on-bad-exit=0 {sys.executable} {SCRIPT}\n"
         )
