@@ -125,9 +125,14 @@ class TrainingControl:
         return verdict is not None and not verdict.code
 
     def await_interrupt(self, generation: int) -> None:
-        """Wait until the scheduler has ended the generation too: a rank that comes back before that would find it running."""
+        """Wait until the scheduler has ended the generation too: a rank that comes back before that would find it running.
+
+        Where that word was lost on the way, the plan of a later generation says the same.
+        """
         with self._changed:
-            while self._interrupted < generation and self._verdict is None:
+            while not self.is_interrupted(generation) and (
+                self._plan is None or self._plan.generation <= generation
+            ):
                 self._changed.wait()
 
     def await_rendezvous(self, generation: int) -> str:

@@ -223,6 +223,18 @@ def test_a_broken_collective_is_reported_before_anybody_asks() -> None:
     assert not driven.effects_of(we.FindCheckpoints)
 
 
+def test_who_has_stopped_by_a_broken_collective_hears_that_its_generation_is_over() -> None:
+    """A program that cannot be entered again is replaced only then."""
+    driven = DrivenWorker().training()
+    driven.handle(s.TrainingStopped(Generation(1), 5, "reset by peer"))
+    assert driven.receive(m.Interrupt(generation=Generation(1), reason="worker_1 lost")) == [
+        we.Interrupt(Generation(1), "worker_1 lost")
+    ]
+    driven.found()
+    driven.receive(plan(2, 0))
+    assert driven.receive(m.Interrupt(generation=Generation(1), reason="late")) == []
+
+
 def test_a_rejected_checkpoint_is_a_request() -> None:
     driven = DrivenWorker().training()
     driven.handle(s.CheckpointRejected(RequestId("b"), Generation(1), 40, "p", "sha256"))

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import msgspec
 import pytest
 
 from recovery.core.ids import Generation, Rank, RunId
@@ -117,6 +118,22 @@ def test_nobody_asks_about_a_pause_that_is_within_the_limit() -> None:
     training.control.check(1)
 
     assert training.said == []
+
+
+@pytest.mark.parametrize("ends", ["interrupt", "plan of a later one", "end of the process"])
+def test_who_waits_for_the_end_of_its_generation_goes_on_by_whatever_says_it(ends: str) -> None:
+    training = Training()
+
+    with training.main_thread(lambda: training.control.await_interrupt(1)):
+        assert training.said == []
+        if ends == "interrupt":
+            training.control.interrupt(1, "1 lost")
+        elif ends == "end of the process":
+            training.control.finish(Verdict("FENCED", "a newer incarnation has its place"))
+        else:
+            training.control.open(msgspec.structs.replace(plan(committed_step=10), generation=Generation(2)))
+
+    assert training.said == ["stepped"]
 
 
 def test_the_two_newest_committed_steps_are_remembered_and_a_repeat_changes_neither() -> None:

@@ -141,9 +141,12 @@ class MainThread:
         if self.next_plan is not None and interrupt.generation >= self.next_plan.generation:
             # It was over before it began; Ready says that this worker knows of it.
             self.generation, self.next_plan = self.next_plan.generation, None
-        if self.in_generation and interrupt.generation >= self.generation:
+        if interrupt.generation < self.generation:
+            return []
+        if self.in_generation:
             return self.interrupt(interrupt.reason, now_ms, admitted)
-        return []
+        # It has stopped by itself, by a collective that failed: a main thread that is to be replaced waits for this word.
+        return [Interrupt(self.generation, interrupt.reason)] if self._broke is not None else []
 
     def interrupt(self, reason: str, now_ms: int, admitted: m.Admitted | None) -> list[WorkerEffect]:
         """Stop it at its step, unless that was asked before. How far it is, is written first: a script starts again and forgets it."""
