@@ -186,15 +186,20 @@ class _Service:
             error = await self._ended
         finally:
             self._executor.stop()
-            await server.stop()
             self._over = True
-            if writer is not None and not await asyncio.to_thread(writer.close, _CLOSE_S):
-                _logger.warning(
-                    "event=store_not_finished the last rows of the scheduler were not written within %g s",
-                    _CLOSE_S,
-                )
+            # What is decided is written, and told, before the connections close: nobody else would tell how the job has ended.
+            await self._close_writer()
+            await server.stop()
         if error is not None:
             raise error
+
+    async def _close_writer(self) -> None:
+        writer = self._writer
+        if writer is not None and not await asyncio.to_thread(writer.close, _CLOSE_S):
+            _logger.warning(
+                "event=store_not_finished the last rows of the scheduler were not written within %g s",
+                _CLOSE_S,
+            )
 
     def _routes(self) -> tuple[tuple[str, Route], ...]:
         """What can be asked over HTTP."""

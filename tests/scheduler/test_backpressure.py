@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -28,7 +29,7 @@ from recovery.core.messages import (
 from recovery.core.records import EventKind, Record
 from recovery.core.scheduler.job_states import new_job
 from recovery.core.scheduler.machine import SchedulerMachine
-from recovery.scheduler.service import _Service
+from recovery.scheduler.service import StoppedBySignal, _Service
 from recovery.store import writer as writer_module
 from recovery.store.reader import read_events
 from recovery.store.repository import SchedulerStore
@@ -107,6 +108,30 @@ async def scheduler(place: Path, workers: int) -> AsyncIterator[tuple[_Service, 
         service._finish(None)
         await serving
         store.close()
+
+
+def test_a_scheduler_that_is_asked_to_stop_tells_what_it_has_decided_before_it_closes_connections(
+    tmp_path: Path,
+) -> None:
+    heard: list[int] = []
+
+    async def main() -> None:
+        async with scheduler(tmp_path, 2) as (service, disk, port):
+            await until(lambda: not waiting(service), "a calm store")
+            disk.answers.clear()
+            peer = Peer(port, 0, 2)
+            await peer.ask_in()
+            await until(lambda: service._machine.state.nodes, "its arrival")
+            service._on_signal(signal.SIGTERM)
+            await until(lambda: service._over, "the end of the process's work")
+            heard.append(peer.heard(Admitted))
+            disk.answers.set()
+            await until(lambda: peer.lost, "a closed connection")
+            heard.append(peer.heard(Admitted))
+
+    with pytest.raises(StoppedBySignal):
+        run(main())
+    assert heard == [0, 1]
 
 
 def waiting(service: _Service) -> int:
