@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 
 from tests.faults.hosts import run
 from tests.needs import lacks, needs_root, needs_tool
@@ -49,12 +50,11 @@ class Network:
     def processes(self, host: int) -> list[int]:
         """All that run there."""
         command = ("ip", "netns", "pids", self._space(host))
-        for _ in range(_TRIES):
-            # A process that ends while it is looked at ends the look.
-            listed = subprocess.run(command, capture_output=True, check=False, text=True, timeout=120)
-            if not listed.returncode:
-                return [int(pid) for pid in listed.stdout.split()]
-        raise AssertionError(f"{command}: no list of processes")
+        look = partial(subprocess.run, command, capture_output=True, text=True, timeout=120)
+        # A process that ends while it is looked at ends the look.
+        tries = (look() for _ in range(_TRIES))
+        listed = next((one for one in tries if not one.returncode), None) or look(check=True)
+        return [int(pid) for pid in listed.stdout.split()]
 
     def kill(self, host: int) -> None:
         """Take a host away, as if its power failed: nobody says goodbye to anybody."""
