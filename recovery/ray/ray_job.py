@@ -18,6 +18,7 @@ from recovery.launch.credentials import job_token
 from recovery.ray.host_agent import HostAgent, Place
 from recovery.ray.job_shape import Shape, shape_of
 
+_SCHEDULER_LOST = "the scheduler's node is lost"
 _LOOK_S = 1.0
 """How often it is looked for nodes that are draining."""
 _SAID_EVERY_MS = 30_000
@@ -85,58 +86,56 @@ class _Job:
         """By what is waited for: which host's launcher that is."""
         self._endpoint = ""
         self._nodes: dict[int, str] = {}
+        """By host, as far as it was asked for."""
         self._noticed: set[str] = set()
         """Nodes whose launchers know that they are drained."""
         self._departed: dict[int, str] = {}
         """Hosts that have left such a node, by which."""
         self._lost = False
         """A node was lost in this start."""
-        self._why = ""
 
     def run(self) -> int:
         """To its end. Gives its exit code."""
-        while (code := self._once()) is None:
-            console.say(f"{self._why}: all hosts begin again, from what is saved", style="yellow")
-        return code
+        while isinstance(ended := self._once(), str):
+            console.say(f"{ended}: all hosts begin again, from what is saved", style="yellow")
+        return ended
 
-    def _once(self) -> int | None:
-        """Start all hosts, and keep them until the scheduler's has ended. None: another start helps, for the reason in `_why`."""
+    def _once(self) -> int | str:
+        """Start all hosts, and keep them until the scheduler's has ended. Gives the job's exit code, or why another start helps."""
         count = self._shape.nodes
         # A group of its own for each start: Ray puts none on a node that is drained.
         self._group = placement_group([dict(self._shape.resources)] * count, strategy="STRICT_SPREAD")
         try:
             self._wait_for(self._group.ready())
             self._agents = [self._agent(at) for at in range(count)]
-            place: Place = self._wait_for(self._agents[0].where.remote(str(Path.cwd())))
+            place: Place = self._wait_for(self._agents[0].where.remote())
             self._endpoint = f"{place.address}:{place.free_port}"
             for at in range(count):
                 self._start(at)
             return self._keep()
         except ray.exceptions.RayActorError:
-            self._why = "the scheduler's node is lost"
-            return None
+            return _SCHEDULER_LOST
         except (KeyboardInterrupt, SystemExit):
             self._stop()
             raise
         finally:
             self._end()
 
-    def _keep(self) -> int | None:
+    def _keep(self) -> int | str:
         while True:
             ended, _ = ray.wait(list(self._runs), timeout=_LOOK_S)
             for reference in ended:
                 at = self._runs.pop(reference)
                 code = _code_of(reference)
                 if at == 0:
-                    self._why = self._helped_by_another_start(code)
-                    return self._await_others(code or 0) if not self._why else None
+                    return self._helped_by_another_start(code) or self._await_others(code or 0)
                 self._begin_again(at, code)
             self._look_for_draining()
 
     def _helped_by_another_start(self, code: int | None) -> str:
         """Why; empty: it does not help. As on Slurm, whose queue does it there (launch/slurm/batch_step.py)."""
         if code is None:
-            return "the scheduler's node is lost"
+            return _SCHEDULER_LOST
         if code and self._nodes.get(0) in self._noticed:
             return "the scheduler's node was drained"
         if self._lost and code == ROWS["WAIT_TIMEOUT"].exit_code:
@@ -183,8 +182,11 @@ class _Job:
         if departed in self._noticed:
             self._departed[at] = departed
         else:
-            self._agents[at] = self._agent(at)
-            self._start(at)
+            self._place_again(at)
+
+    def _place_again(self, at: int) -> None:
+        self._agents[at] = self._agent(at)
+        self._start(at)
 
     def _ends_now(self) -> bool:
         """Hosts do not end at once: does the scheduler's end too?"""
@@ -196,8 +198,7 @@ class _Job:
         draining: Mapping[str, int] = ray._private.state.state.get_draining_nodes()  # noqa: SLF001 - Ray's own libraries ask so
         for at in [at for at, node in self._departed.items() if node not in draining]:
             del self._departed[at]
-            self._agents[at] = self._agent(at)
-            self._start(at)
+            self._place_again(at)
         for node, deadline_ms in draining.items():
             if node in self._noticed:
                 continue
@@ -211,7 +212,7 @@ class _Job:
     def _node_of(self, at: int) -> str:
         """Where a host is; empty: nowhere yet."""
         if at not in self._nodes:
-            asked = self._agents[at].where.remote(str(Path.cwd()))
+            asked = self._agents[at].where.remote()
             if not ray.wait([asked], timeout=_LOOK_S)[0]:
                 return ""
             try:
@@ -231,7 +232,8 @@ class _Job:
         console.say("interrupted: every rank saves a step first")
         for agent in self._agents:
             agent.stop.remote()
-        ray.wait(list(self._runs), num_returns=max(1, len(self._runs)), timeout=_END_S)
+        if self._runs:
+            ray.wait(list(self._runs), num_returns=len(self._runs), timeout=_END_S)
 
     def _end(self) -> None:
         for agent in self._agents:

@@ -90,7 +90,7 @@ def test_every_public_name_is_loaded_from_its_home() -> None:
     assert [name for name, what in loaded.items() if getattr(what, "__name__", name) != name] == []
 
 
-def test_other_packages_enter_the_launcher_by_twelve_names() -> None:
+def test_other_packages_enter_the_launcher_by_thirteen_names() -> None:
     package = ROOT / "recovery"
     imported = {
         (node.module, one.name)
@@ -105,6 +105,7 @@ def test_other_packages_enter_the_launcher_by_twelve_names() -> None:
         ("recovery.launch", "console"),
         ("recovery.launch", "flag_values"),
         ("recovery.launch.background", "stop"),
+        ("recovery.launch.children", "tied"),
         ("recovery.launch.command", "launch"),
         ("recovery.launch.credentials", "job_token"),
         ("recovery.launch.credentials", "of_viewer"),
