@@ -147,6 +147,10 @@ def _is_first(spec: JobSpec, placed: Sequence[placement.Placed]) -> bool:
     """Is this the one launcher that speaks for the job? That of the first host; where hosts have no position, that beside the scheduler."""
     if spec.node_rank >= 0:
         return spec.node_rank == 0
+    return _has_scheduler(placed)
+
+
+def _has_scheduler(placed: Sequence[placement.Placed]) -> bool:
     return any(process.kind is placement.ProcessKind.SCHEDULER for process in placed)
 
 
@@ -311,7 +315,7 @@ def _earlier(
 ) -> EarlierJob | None:
     """Asks what was left behind here; None: the scheduler is started here too, and has no store that could know anything."""
     path = environment.get("MS_RECOVERY_PATH", "")
-    is_here = any(process.kind is placement.ProcessKind.SCHEDULER for process in placed)
+    is_here = _has_scheduler(placed)
     if is_here and not (path and look_at(scheduler_path(Path(path))).may_be_there):
         return None
     patience_s = SCHEDULER_HERE_S if is_here else 0.0

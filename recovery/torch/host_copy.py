@@ -39,7 +39,7 @@ def copied_to_host(tree: Tree, *, lies_elsewhere: Callable[[torch.Tensor], bool]
             continue
         storage = tensor.untyped_storage()
         # What torch.save itself tells storages apart by.
-        key: int = storage._cdata  # noqa: SLF001
+        key: int = storage._cdata  # noqa: SLF001 - it has no public name
         if key not in storages:
             storages[key] = _brought(storage)
         here = torch.empty(0, dtype=tensor.dtype)

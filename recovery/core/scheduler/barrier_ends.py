@@ -342,7 +342,7 @@ def end(
 def _hand_over(state: SchedulerState, barrier: Barrier, now_ms: int) -> list[SchedulerEffect]:
     """All ranks hold the step, and wait there: a rank that departs has left, the generation is over, and standbys that are there are waited for."""
     is_there = not _missing(state, set(barrier.departing), barrier.left_hosts)
-    barrier.until_ms = now_ms + 2 * state.rules.abort_timeout_ms * is_there
+    barrier.until_ms = now_ms + (2 * state.rules.abort_timeout_ms if is_there else 0)
     barrier.move(BarrierState.HANDING_OVER)
     records: list[Record] = []
     answers: list[Answer] = []
