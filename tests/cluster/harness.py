@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import NamedTuple
 
 import psutil
+from typing_extensions import Self
 
 from recovery.core.records import EventKind
 from recovery.errors import RecoveryError
@@ -128,12 +129,30 @@ class Cluster:
     def launch(self, name: str, **environment: str) -> subprocess.Popen[bytes]:
         """Start (or start again) one process, of the role that its name begins with; its log is appended to."""
         role = ROLES[name.partition("_")[0]]
+        return self.spawn(
+            name,
+            [*self.started_by.get(name, ()), *self.command],
+            {**self._environment, "MS_ROLE": role, "MS_NODE_ID": name, **environment},
+            imports=self.imports,
+        )
+
+    def spawn(
+        self,
+        name: str,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        imports: tuple[str, ...],
+        has_warm_children: bool = False,
+    ) -> subprocess.Popen[bytes]:
+        """Start a process in the job's directory, in a session of its own; its log is appended to. The last two are as of `Process`."""
         with (self.directory / f"{name}.log").open("ab") as log:
             process: Process[bytes] = Process(
-                [*self.started_by.get(name, ()), *self.command],
-                imports=self.imports,
+                command,
+                imports=imports,
+                has_warm_children=has_warm_children,
                 cwd=self.directory,
-                env={**self._environment, "MS_ROLE": role, "MS_NODE_ID": name, **environment},
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -280,7 +299,7 @@ class Cluster:
 
     # --- ending --------------------------------------------------------------------------------------------------------
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,13 +11,13 @@ from pathlib import Path
 import psutil
 from typing_extensions import override
 
-from tests.cluster.small_cluster import SCRIPT, SmallCluster
-from tests.warm.process import PLAIN, Process
+from tests.cluster.small_cluster import SCRIPT, PlacedCluster
+from tests.warm.process import PLAIN
 
 LAUNCHER = "launcher"
 
 
-class LaunchedCluster(SmallCluster):
+class LaunchedCluster(PlacedCluster):
     """The launcher is the one process of ours; what it starts is found by the environment it gives."""
 
     def __init__(
@@ -38,15 +37,9 @@ class LaunchedCluster(SmallCluster):
             imports: what its template and its scheduler import of others.
         """
         super().__init__(directory, workers=workers, environment=environment)
-        for name in ("MS_WORKER_NUM", "MS_SCHED_HOST", "MS_SCHED_PORT", "MS_TOPO_TIMEOUT", "MS_SERVER_NUM"):
-            # The launcher gives them.
-            del self._environment[name]
+        del self._environment["MS_TOPO_TIMEOUT"]
         self.logs = directory / "logs"
         self._imports = imports
-
-    @override
-    def __enter__(self) -> LaunchedCluster:
-        return self
 
     @override
     def start(
@@ -60,20 +53,7 @@ class LaunchedCluster(SmallCluster):
         """Start a launcher: joined unless a flag says otherwise; `prefix` starts it somewhere else, by exec."""
         command = [*prefix, sys.executable, "-m", "recovery", "msrun", f"--worker_num={self.workers}"]
         command += [f"--master_port={self.port}", "--log_dir=logs", "--join=True", *flags, script, *arguments]
-        with (self.directory / f"{name}.log").open("ab") as log:
-            process: Process[bytes] = Process(
-                command,
-                imports=self._imports,
-                has_warm_children=True,
-                cwd=self.directory,
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        self.processes[name] = process
-        self._all.append(process)
+        self.spawn(name, command, self._environment, imports=self._imports, has_warm_children=True)
 
     def pid_of(self, node_id: str) -> int:
         """The living process that the launcher has started for a node: `sched`, or a rank."""

@@ -62,10 +62,6 @@ class SmallCluster(Cluster):
         shutil.copy(small_job.__file__, directory / SCRIPT)
 
     @override
-    def __enter__(self) -> SmallCluster:
-        return self
-
-    @override
     def start(self) -> None:
         """Start everything, the scheduler last."""
         for name in (*self.names, *self.servers, "sched"):
@@ -103,3 +99,15 @@ class SmallCluster(Cluster):
             found = (self.directory / f"result_{rank}").read_text()
             assert found == small_job.result_of(rank), f"rank {rank} ended otherwise\n{self.tails()}"
         checker.check_history(self.directory / "steps.jsonl", last_step=LAST_STEP)
+
+
+class PlacedCluster(SmallCluster):
+    """What starts its processes says where they are."""
+
+    def __init__(
+        self, directory: Path, *, workers: int = 2, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """As `SmallCluster`."""
+        super().__init__(directory, workers=workers, environment=environment)
+        for name in ("MS_WORKER_NUM", "MS_SCHED_HOST", "MS_SCHED_PORT", "MS_SERVER_NUM"):
+            del self._environment[name]

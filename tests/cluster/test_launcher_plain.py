@@ -12,7 +12,6 @@ from typing import Any
 
 import psutil
 import pytest
-from typing_extensions import override
 
 from tests.cluster import plain_ddp, plain_saving, plain_sockets
 from tests.cluster.launched import LAUNCHER, LaunchedCluster
@@ -37,10 +36,6 @@ class PlainCluster(LaunchedCluster):
 
     def __init__(self, directory: Path, **options: Any) -> None:
         super().__init__(directory, imports=self.script_imports, **options)
-
-    @override
-    def __enter__(self) -> PlainCluster:
-        return self
 
     def begin(self, *flags: str, **options: object) -> None:
         """Start a launcher for it."""
@@ -77,10 +72,6 @@ class CheapCluster(PlainCluster):
 
     training = plain_sockets
     script_imports = PLAIN
-
-    @override
-    def __enter__(self) -> CheapCluster:
-        return self
 
     def assert_undisturbed(self) -> None:
         """It ended with the result of a training that nothing disturbs."""

@@ -45,10 +45,6 @@ class KindCluster(EventCluster):
             self.directory / "steps.jsonl", last_step=live_kinds.STEPS, live=live, paused=paused
         )
 
-    @override
-    def __enter__(self) -> KindCluster:
-        return self
-
 
 def cluster_of(directory: Path, workers: int, kind: str, **environment: str) -> KindCluster:
     directory.mkdir()

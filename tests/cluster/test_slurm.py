@@ -11,10 +11,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from typing_extensions import override
 
 from recovery.core.records import EventKind
-from tests.cluster.small_cluster import SCRIPT, SmallCluster
+from tests.cluster.small_cluster import SCRIPT, PlacedCluster
 from tests.faults.slurm import Slurm, slurm
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -29,18 +28,12 @@ def cluster() -> Iterator[Slurm]:
         yield made
 
 
-class Job(SmallCluster):
+class Job(PlacedCluster):
     """One job. What it prints is `launcher.log`, over all its starts."""
 
     def __init__(self, directory: Path, cluster: Slurm, **environment: str) -> None:
         super().__init__(directory, environment=environment or HELD)
-        for name in ("MS_WORKER_NUM", "MS_SCHED_HOST", "MS_SCHED_PORT", "MS_SERVER_NUM"):
-            del self._environment[name]
         self._cluster, self._number = cluster, 0
-
-    @override
-    def __enter__(self) -> Job:
-        return self
 
     def submit(self, *options: str, run: tuple[str, ...] = ()) -> None:
         """As a user does, on a login node."""

@@ -8,7 +8,6 @@ import signal
 from pathlib import Path
 
 import pytest
-from typing_extensions import override
 
 from recovery.core.records import EventKind
 from recovery.errors import ROWS
@@ -115,10 +114,6 @@ else:
 
 class Stopped(LaunchedCluster):
     """A job whose script ends training at step 12 of 60."""
-
-    @override
-    def __enter__(self) -> Stopped:
-        return self
 
     def start_script(self, *flags: str) -> None:
         (self.directory / SCRIPT).write_text(_SCRIPT)

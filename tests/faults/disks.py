@@ -22,10 +22,6 @@ TOKEN = "what-every-process-of-these-tests-knows"
 class DiskPerHost(Cluster):
     """`worker_<n>` keeps its store and its copies under disks/worker_<n>, its checkpoints under ckpt/<n>; ranks are numbers of workers."""
 
-    @override
-    def __enter__(self) -> DiskPerHost:
-        return self
-
     def disk(self, name: str) -> Path:
         """Its recovery path: of its host, under whatever id it is started there."""
         return self.directory / "disks" / first_id(NodeId(name))
@@ -88,10 +84,6 @@ class DiskPerHost(Cluster):
 
 class TinyHosts(DiskPerHost, TinyCluster):
     """The training without a framework, each worker at a loopback address of its own."""
-
-    @override
-    def __enter__(self) -> TinyHosts:
-        return self
 
     @override
     def launch(self, name: str, **environment: str) -> subprocess.Popen[bytes]:

@@ -42,10 +42,6 @@ class EventCluster(Cluster):
     def command(self) -> Sequence[str]:
         return (sys.executable, str(JOB))
 
-    @override
-    def __enter__(self) -> EventCluster:
-        return self
-
     @property
     def shards(self) -> int:
         """Parts that the state is cut into."""

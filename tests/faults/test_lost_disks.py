@@ -105,10 +105,6 @@ def test_copies_count_where_the_schedulers_store_is_lost_as_well(tmp_path: Path)
 class OwnMemory(TinyHosts):
     """Each host has a memory of its own, and saves every third step there."""
 
-    @override
-    def __enter__(self) -> OwnMemory:
-        return self
-
     def memory(self, name: str) -> Path:
         """The tmpfs of a host."""
         return self.directory / "memory" / name

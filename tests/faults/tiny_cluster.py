@@ -17,10 +17,6 @@ from tests.warm.process import PLAIN
 class TinyCluster(Cluster):
     """Workers `worker_<n>` and `sched`, torch-free; `finish` ends the training."""
 
-    @override
-    def __enter__(self) -> TinyCluster:
-        return self
-
     @property
     @override
     def imports(self) -> tuple[str, ...]:

@@ -36,10 +36,6 @@ class MindSporeCluster(Cluster):
             directory, workers=workers, environment={"MS_NODE_TIMEOUT": "60", **(environment or {})}
         )
 
-    @override
-    def __enter__(self) -> MindSporeCluster:
-        return self
-
     @property
     @override
     def imports(self) -> tuple[str, ...]:

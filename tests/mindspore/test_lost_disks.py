@@ -20,10 +20,6 @@ class MindSporeHosts(DiskPerHost, MindSporeCluster):
     """Each worker at a loopback address of its own."""
 
     @override
-    def __enter__(self) -> MindSporeHosts:
-        return self
-
-    @override
     def launch(self, name: str, **environment: str) -> subprocess.Popen[bytes]:
         if name.startswith("worker"):
             environment = {"MS_WORKER_IP": f"127.0.0.{int(name.rpartition('_')[2]) + 1}", **environment}

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from typing_extensions import override
 
 import recovery.ray
 from recovery.core.records import EventKind
 from recovery.errors import UsageError
-from tests.cluster.small_cluster import SCRIPT, SmallCluster
+from tests.cluster.small_cluster import SCRIPT, PlacedCluster
+from tests.cluster.test_drain import steps_lost
 from tests.ray.ray_cluster import RayCluster, ray_cluster
 
 pytestmark = [pytest.mark.ray]
@@ -29,18 +28,12 @@ sys.exit(recovery.ray.run({SCRIPT!r}, num_workers=2, spares=int(sys.argv[2])))
 """
 
 
-class Job(SmallCluster):
+class Job(PlacedCluster):
     """One job, whose driver is `driver`."""
 
     def __init__(self, directory: Path, **environment: str) -> None:
         super().__init__(directory, environment={"JOB_HELD_STEP": "40", **environment})
-        for name in ("MS_WORKER_NUM", "MS_SCHED_HOST", "MS_SCHED_PORT", "MS_SERVER_NUM"):
-            del self._environment[name]
         (directory / "driver.py").write_text(DRIVER)
-
-    @override
-    def __enter__(self) -> Job:
-        return self
 
     @property
     def environment(self) -> dict[str, str]:
@@ -48,18 +41,8 @@ class Job(SmallCluster):
         return dict(self._environment)
 
     def drive(self, cluster: RayCluster, *, spares: int = 0) -> None:
-        with (self.directory / "driver.log").open("ab") as log:
-            process = subprocess.Popen(
-                (sys.executable, "driver.py", cluster.address, str(spares)),
-                cwd=self.directory,
-                env=cluster.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        self.processes["driver"] = process
-        self._all.append(process)
+        command = (sys.executable, "driver.py", cluster.address, str(spares))
+        self.spawn("driver", command, cluster.environment, imports=self.imports)
 
     def wait_done(self) -> None:
         """The bits are those of an undisturbed training."""
@@ -129,11 +112,13 @@ def test_the_node_of_the_scheduler_that_is_drained(job: Job) -> None:
         job.drive(cluster)
         job.wait_step(12)
         cluster.drain_node(node_of(cluster, "0"), within_s=120)
+        # A rank that is held at a step comes to none behind it.
+        job.wait_event(EventKind.DRAIN_BEGUN)
+        job.go_on()
         job.wait(lambda: "the scheduler's node was drained" in job.log("driver"), "another start")
         cluster.start_node(2)
-        job.go_on()
         job.wait_done()
-        assert "0 steps done again" in job.log("driver")
+        assert steps_lost(job) == 0
 
 
 def test_a_process_that_is_not_connected_is_refused() -> None:

@@ -31,8 +31,8 @@ from typing_extensions import override
 
 from recovery.core.records import EventKind
 from recovery.errors import ROWS
-from tests.cluster import checker
 from tests.cluster.launched import LAUNCHER
+from tests.cluster.test_drain import steps_lost
 from tests.faults.network import Network, network
 from tests.launch.clouds import Cloud
 from tests.pace import wait_for
@@ -70,10 +70,6 @@ class Hosts(ScriptCluster):
         self.names_of_launchers = [LAUNCHER, *(f"launcher_{host}" for host in range(1, shape.hosts))]
         self.begun: Counter[int] = Counter()
         self.until(_AHEAD)
-
-    @override
-    def __enter__(self) -> Hosts:
-        return self
 
     def until(self, step: int) -> None:
         """Let the job do this step."""
@@ -125,9 +121,7 @@ class Hosts(ScriptCluster):
 
     def steps_lost(self) -> int:
         """How many a rank has done more than once."""
-        path = self.directory / "steps.jsonl"
-        applied = [(line["rank"], line["step"]) for line in checker.lines(path)] if path.exists() else []
-        return len(applied) - len(set(applied))
+        return steps_lost(self) if (self.directory / "steps.jsonl").exists() else 0
 
     def announced(self) -> list[str]:
         """Where launchers, and the scheduler, say of a notice that no step was saved for it."""

@@ -112,10 +112,6 @@ class ScriptCluster(LaunchedCluster):
         shutil.copy(face.script, directory / _SCRIPT)
 
     @override
-    def __enter__(self) -> ScriptCluster:
-        return self
-
-    @override
     def wait(self, until: Callable[[], object], what: str) -> None:
         wait_for(until, what, self.tails, hang_s=_HANG_S)
 

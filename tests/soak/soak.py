@@ -69,10 +69,6 @@ class WithStandbys(Cluster):
         """Node ids of all but the scheduler."""
 
     @override
-    def __enter__(self) -> WithStandbys:
-        return self
-
-    @override
     def start(self) -> None:
         for name in (*self.places, "sched"):
             self.launch(name)

@@ -34,10 +34,6 @@ class LightningCluster(Cluster):
     def command(self) -> Sequence[str]:
         return (sys.executable, str(JOB))
 
-    @override
-    def __enter__(self) -> LightningCluster:
-        return self
-
     def name_of(self, rank: int) -> str:
         """The worker whose process has noted the rank's newest batch."""
         pid = self._noted(rank)[-1]["pid"]

@@ -49,10 +49,6 @@ class PageCluster(TransformersCluster):
 
     text = ""
 
-    @override
-    def __enter__(self) -> PageCluster:
-        return self
-
     @property
     @override
     def command(self) -> Sequence[str]:

@@ -31,10 +31,6 @@ class AccelerateCluster(Cluster):
         """Choose the shape; `start` starts all."""
         super().__init__(directory, workers=workers, environment=environment)
 
-    @override
-    def __enter__(self) -> AccelerateCluster:
-        return self
-
     @property
     @override
     def imports(self) -> tuple[str, ...]:
