@@ -63,6 +63,7 @@ def screen(found: dict[str, Any], per_s: float = 0.0) -> Group:
             "checkpoint",
             f"step {found['committed_step']}" if found["committed_step"] else "none is common yet",
         ),
+        *([("notices", _notices(found["notices"]))] if found["notices"] else []),
         *([("failed", failed)] if (failed := _failed_work(found)) else []),
     ]
     lines: list[Any] = [Text.assemble((f"{name:<12}", "bold"), text_of(value)) for name, value in facts]
@@ -78,6 +79,11 @@ def screen(found: dict[str, Any], per_s: float = 0.0) -> Group:
     if found["shown_events"]:
         lines += [Text("\nlast events", style="bold"), table_of(_EVENTS, found["shown_events"])]
     return Group(*lines)
+
+
+def _notices(count: int) -> str:
+    times = "once" if count == 1 else f"{count} times"
+    return f"{times} ranks, or the whole job, were asked to leave; that uses up no restart"
 
 
 _FAILED_WORK = (

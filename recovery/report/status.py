@@ -23,7 +23,7 @@ from recovery.report.rank_progress import (
 )
 from recovery.report.stored import SlotState, Stored, slot_state
 from recovery.report.tables import EVENTS, NODES, RANKS, STEPS
-from recovery.store.reader import StoredEvent, read_failed_work, read_newest_events
+from recovery.store.reader import StoredEvent, read_failed_work, read_newest_events, read_notices
 
 _AWAY = (NodeState.LOST.value, NodeState.SUSPECT.value)
 LAST_EVENTS = 8
@@ -61,6 +61,7 @@ def status(stored: Stored) -> dict[str, Any]:
         "committed_step": committed,
         "steps_since_checkpoint": max(0, newest - committed),
         **msgspec.structs.asdict(read_failed_work(stored.path, job.run)),
+        "notices": read_notices(stored.path, job.run),
         "lost": processes.rows(
             tuple(node for node in stored.lost if stored.slot_state(node) is SlotState.RANK)
         ),
@@ -117,7 +118,7 @@ def status_of_view(view: dict[str, Any], events: Sequence[StoredEvent], *, place
         "newest_step": newest,
         "committed_step": view["committed_step"],
         "steps_since_checkpoint": newest - view["committed_step"],
-        **{field: view.get(field) for field in FailedWork.__struct_fields__},
+        **{field: view.get(field) for field in (*FailedWork.__struct_fields__, "notices")},
         "lost": [
             row
             for row in rows

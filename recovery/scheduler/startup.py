@@ -19,7 +19,7 @@ from recovery.errors import RecoveryError, RegistrationError, StoreLostError
 from recovery.scheduler import store_rebuild
 from recovery.store.archive import archived_jobs
 from recovery.store.contents import SchedulerRecords
-from recovery.store.reader import read_failed_work
+from recovery.store.reader import read_failed_work, read_notices
 from recovery.store.repository import SchedulerStore
 
 _logger = logging.getLogger("recovery.scheduler")
@@ -110,7 +110,7 @@ def load_machine(store: SchedulerStore | None, settings: Settings) -> SchedulerM
             live_sources=state.live_sources,
             training_ends=state.training_ends,
         )
-        machine.state.checkpoints.failed_work = _failed_work(settings, state.job)
+        machine.state.checkpoints.failed_work, machine.state.notices = _counted(settings, state.job)
     if settings.recovery_path is not None:
         machine.state.archived_jobs, unreadable = archived_jobs(settings.recovery_path)
         for line in unreadable:
@@ -118,16 +118,16 @@ def load_machine(store: SchedulerStore | None, settings: Settings) -> SchedulerM
     return machine
 
 
-def _failed_work(settings: Settings, job: JobRecord) -> FailedWork:
-    """What has failed beside training in the run so far. It is for people: what is damaged in the event log keeps no scheduler from its start."""
-    assert settings.recovery_path is not None, "the state came from there"
+def _counted(settings: Settings, job: JobRecord) -> tuple[FailedWork, int]:
+    """What has failed beside training in the run so far, and its notices: for people, so what is damaged in the event log keeps no scheduler from its start."""
+    path = settings.recovery_path
+    assert path is not None, "the state came from there"
     try:
-        return read_failed_work(settings.recovery_path, job.run)
+        return read_failed_work(path, job.run), read_notices(path, job.run)
     except RecoveryError as error:
-        _logger.warning(
-            "event=store_failed failed saves, copies and uploads are counted from now on: %s", error
-        )
-        return FailedWork()
+        text = "event=store_failed failed saves, copies and uploads, and notices, are counted from now on: %s"
+        _logger.warning(text, error)
+        return FailedWork(), 0
 
 
 def _as_of_now(nodes: tuple[NodeRecord, ...], away_ms: int | None) -> tuple[NodeRecord, ...]:

@@ -229,6 +229,17 @@ def read_failed_work(recovery_path: Path, run: RunId) -> FailedWork:
     return snapshot.read_snapshot(path, count, accept_without_wal=True)
 
 
+def read_notices(recovery_path: Path, run: RunId) -> int:
+    """Count how often a run was asked to let ranks go, or to end, by the event log. Errors as of `read_scheduler`."""
+    of_run = and_(EVENTS.c.kind == EventKind.DRAIN_ENDED.value, EVENTS.c.run == run)
+    wanted = select(func.count()).select_from(EVENTS).where(of_run)
+
+    def count(connection: Connection) -> int:
+        return int(connection.execute(wanted).scalar_one())
+
+    return snapshot.read_snapshot(scheduler_path(recovery_path), count, accept_without_wal=True)
+
+
 def read_checkpoints(recovery_path: Path) -> tuple[CheckpointRecord, ...]:
     """Read every checkpoint that the scheduler has ever known, retired ones too. Errors as of `read_scheduler`."""
     path = scheduler_path(recovery_path)

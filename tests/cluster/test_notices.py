@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from recovery.core.records import EventKind
+from recovery.report.status import status
+from recovery.report.stored import read_stored
 from tests.cluster.launched import LAUNCHER, LaunchedCluster
 from tests.cluster.small_cluster import SCRIPT
 from tests.cluster.test_drain import outcomes, steps_lost
@@ -97,6 +99,7 @@ def test_a_standby_of_another_host_takes_the_rank(tmp_path: Path, host: Host) ->
         assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
         assert ["no step is lost" in outcome for outcome in outcomes(cluster)] == [True], outcomes(cluster)
         assert steps_lost(cluster) == 0
+        assert status(read_stored(tmp_path / "recovery"))["notices"] == 1
         assert "no step is lost" in cluster.log(SECOND)
         cluster.check_result()
 

@@ -9,6 +9,7 @@ from recovery.core.barrier_messages import GoOn, HandedOver, JobSaved
 from recovery.core.ids import ConnectionId, NodeId
 from recovery.core.records import EventKind, JobState, NodeState
 from recovery.core.scheduler.barrier import BarrierState
+from recovery.core.scheduler.views import job_view
 from tests.core.drained import RULES, Drained
 from tests.core.test_job_stop import GRACE_MS, said, stop
 
@@ -51,6 +52,7 @@ def test_a_standby_takes_the_rank_within_the_time_of_the_notice() -> None:
     left.take_over(left.standbys[0], step)
     assert left.heard(launcher) == [said(step)]
     assert left.outcome() == f"handed over at step {step}, no step is lost"
+    assert job_view(left.desk.machine.state, left.desk.now)["notices"] == 1
 
 
 def test_without_a_standby_it_leaves_behind_a_step_that_all_have_saved() -> None:

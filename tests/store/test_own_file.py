@@ -27,6 +27,7 @@ def others_look(database: Path) -> None:
 
 
 QUESTIONS: dict[str, Callable[[Path], object]] = {
+    "notices": lambda path: reader.read_notices(path, RunId(1)),
     "failed work": lambda path: reader.read_failed_work(path, RunId(1)),
     "records": reader.read_scheduler,
     "events": reader.read_events,

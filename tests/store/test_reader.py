@@ -28,6 +28,7 @@ from recovery.store.reader import (
     read_failed_work,
     read_job,
     read_not_ready,
+    read_notices,
     read_scheduler,
     read_worker,
     stored_workers,
@@ -204,3 +205,12 @@ def test_failed_saves_copies_and_uploads_are_counted_by_run_and_the_last_says_wh
         FailedWork(not_saved=2, not_uploaded=1, last_failed="a, step 8: no route to it"),
         FailedWork(),
     ]
+
+
+def test_notices_are_counted_by_run_when_they_are_over(path: Path) -> None:
+    ended = EventRecord(kind=EventKind.DRAIN_ENDED, run=RunId(2), step=7, reason="handed over at step 7")
+    begun = msgspec.structs.replace(ended, kind=EventKind.DRAIN_BEGUN)
+    with closing(SchedulerStore.open(path)) as store:
+        store.apply([begun, ended, begun, ended, msgspec.structs.replace(ended, run=RunId(1))], wall_ms=99)
+
+    assert [read_notices(path, RunId(run)) for run in (1, 2, 3)] == [1, 2, 0]

@@ -13,14 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from recovery.core import messages as m
-from recovery.core.barrier_messages import (
-    Depart,
-    GoOn,
-    HandedOver,
-    NotHandedOver,
-    Position,
-    StopJob,
-)
+from recovery.core.barrier_messages import Depart, GoOn, HandedOver, NotHandedOver, Position, StopJob
 from recovery.core.causes import Cause
 from recovery.core.effects import Answer, Persist
 from recovery.core.ids import ConnectionId, NodeId, RequestId
@@ -323,6 +316,7 @@ def end(
     if barrier.ends_training and not barrier.ends_job:
         # Its own event has told it, or the next plan does.
         return []
+    state.notices += 1
     event = state.event(
         EventKind.DRAIN_ENDED,
         generation=barrier.generation,

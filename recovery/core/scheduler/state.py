@@ -155,8 +155,7 @@ class SchedulerState:
 
     def __init__(self, job: JobRecord, rules: Rules) -> None:
         """Start with a job and no nodes."""
-        self.job = job
-        self.rules = rules
+        self.job, self.rules = job, rules
         self.nodes: dict[NodeId, Node] = {}
         """Changed by `put` alone."""
         self.slots = {role: Slots(forming=job.state is JobState.FORMING) for role in m.Role}
@@ -165,7 +164,7 @@ class SchedulerState:
         """Of a generation, each rank's (local rank, local world size)."""
         self.speakers: dict[ConnectionId, NodeId] = {}
         """Whose current incarnation speaks on a connection."""
-        self.checkpoints, self.live = CheckpointIndex(rules.world_size), LiveRollback()
+        self.checkpoints, self.live, self.facts = CheckpointIndex(rules.world_size), LiveRollback(), Facts()
         self.copying, self.uploading, self.disk_commits = Copying(), Uploading(), DiskCommits()
         self.generations: list[GenerationRecord] = []
         """Of this run, oldest first."""
@@ -183,14 +182,15 @@ class SchedulerState:
         """The data plane broke before anybody knew whose fault it was, and how often in a row; None: the last failure's cause is known."""
         self.barrier: Barrier | None = None
         """At which all ranks stop: the one under way, or the last one; None: there was none."""
+        self.notices = 0
+        """How often somebody or something has asked for ranks, or the whole job, to leave: how many `drain_ended` this run has."""
         self.training_end: TrainingEndRecord | None = None
         """Where training of this run ends, as a script has asked; None: behind its last epoch."""
         self.archived_jobs: frozenset[str] = frozenset()
         """Jobs whose state a person has archived in this path: a worker that knows one of them may start over."""
         self.differing = set[tuple[Program, Program]]()
         """Of two hosts, and said."""
-        self.vacancies, self.refusals = Vacancies(), Refusals()
-        self.facts, self.store_rebuild = Facts(), LostStore()
+        self.vacancies, self.refusals, self.store_rebuild = Vacancies(), Refusals(), LostStore()
         slots = rules.worker_count + rules.server_count + rules.standby_count
         self.waiting = WaitingList(at_most=slots + BESIDE_SLOTS)
         """The processes that were refused for now, and are answered when their time has come."""

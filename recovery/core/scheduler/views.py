@@ -31,6 +31,7 @@ def job_view(state: SchedulerState, now_ms: int) -> dict[str, Any]:
         "world_size": job.worker_count,
         "committed_step": state.checkpoints.committed_step,
         **msgspec.structs.asdict(state.checkpoints.failed_work),
+        "notices": state.notices,
         "began_at_step": began_at,
         "trains": trains,
         "waits_ms": None if since_ms is None else now_ms - since_ms,
