@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import errno
 import signal
+from typing import NamedTuple
 
 import msgspec
 
 from recovery import clock
 from recovery.core.messages import ProcessIdentity
 from recovery.errors import ROWS, Cause
-from recovery.launch.restart_policy import SHORT_ATTEMPT_MS
+from recovery.launch.restart_policy import SHORT_ATTEMPT_MS, Decision, Next
 
 _PASSES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT)
 """A start that fails for want of these may succeed later."""
 _JOB_IS_OVER = ("JOB_FAILED", "NO_COMMON_CHECKPOINT", "WAIT_TIMEOUT")
 """A process that ends so says it of the job, whether it held a rank or not."""
+
+
+class Outcome(NamedTuple):
+    """How a process is over for good."""
+
+    next: Next
+    """All but `RELAUNCH`."""
+    status: int
+    """Of its last attempt: exit code; negative: the signal that killed it."""
+    how: str
+    """The same for people."""
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +81,15 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
         """Does its exit code say for good why this very process has ended?"""
         return self.cause is Cause.PERMANENT and self.begun and not self.says_job_is_over
 
+    def as_decided(self, decision: Decision) -> Attempt:
+        """The same; where the job ends with an error of its own, since it was asked to end too often, that is how it has ended."""
+        if not decision.code:
+            return self
+        status = ROWS[decision.code].exit_code
+        return msgspec.structs.replace(
+            self, status=status, cause=None, how="ended by SIGTERM again and again"
+        )
+
     @classmethod
     def refused(cls, number: int, begun_ms: int, error: OSError) -> Attempt:
         """The system has refused to start it."""
@@ -94,8 +115,10 @@ class History:
 
     def __init__(self) -> None:
         """There is none yet."""
-        self.short_attempts = 0
-        """In a row."""
+        self.short_attempts = self.idle_ends = 0
+        """In a row; the second: that SIGTERM has ended, without a new step of the job."""
+        self._reached = (0, 0)
+        """The job's newest step that was seen, as `KnownJob.reached`."""
         self.relaunched_ms: list[int] = []
         """When it was started again, each time behind an attempt that had begun, and failed."""
         self.is_news = True
@@ -104,12 +127,23 @@ class History:
         """Whoever starts it again behind the last one uses up a restart: it had begun, and failed."""
         self._unbegun_since_ms: int | None = None
 
-    def note(self, attempt: Attempt, *, handed_over: bool) -> None:
-        """Count an attempt that is over."""
+    def note(
+        self, attempt: Attempt, *, handed_over: bool = False, reached: tuple[int, int] | None = None
+    ) -> None:
+        """Count an attempt that is over.
+
+        Args:
+            attempt: the newest one.
+            handed_over: it has left as planned.
+            reached: as `KnownJob.reached`; None: nobody knows. Then one that was short is taken for one without a step.
+        """
         self._uses_restart = attempt.begun and not (handed_over or attempt.asked_to_end)
         self.is_news = attempt.begun or self._unbegun_since_ms is None
         is_short = attempt.lasted_ms < SHORT_ATTEMPT_MS and not handed_over
         self.short_attempts = self.short_attempts + 1 if is_short else 0
+        is_idle = is_short if reached is None else not (reached[1] and reached > self._reached)
+        self._reached = max(self._reached, reached or (0, 0))
+        self.idle_ends = self.idle_ends + 1 if is_idle and attempt.asked_to_end and not handed_over else 0
         if attempt.begun:
             self._unbegun_since_ms = None
         elif self._unbegun_since_ms is None:

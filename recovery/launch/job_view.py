@@ -45,6 +45,7 @@ class KnownNode(msgspec.Struct, frozen=True, kw_only=True):
     host: str = ""
     """Its address; empty: a release before this one answers."""
     cause: str = ""
+    step: int = 0
 
 
 class KnownScheduler(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,11 +62,19 @@ class KnownJob(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     nodes: tuple[KnownNode, ...]
     scheduler: KnownScheduler = KnownScheduler()
+    generation: int = 0
+    began_at_step: int = 0
 
     @property
     def is_over(self) -> bool:
         """Has the job finished or failed?"""
         return self.state in (JobState.FINISHED.value, JobState.FAILED.value)
+
+    @property
+    def reached(self) -> tuple[int, int]:
+        """The newest generation, and the step that it has come to; 0: it has made none."""
+        newest = max((node.step for node in self.nodes if node.rank is not None), default=0)
+        return self.generation, newest if newest > self.began_at_step else 0
 
     def needs(self, first: NodeId, *, is_standby: bool) -> bool:
         """Does the job wait for a process of this slot? One of its ids holds a rank, or ranks are not given yet.

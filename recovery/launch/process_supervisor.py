@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from functools import partial
-from typing import IO, NamedTuple
+from typing import IO
 
 import msgspec
 from typing_extensions import assert_never
@@ -17,7 +17,7 @@ from recovery.end_note import EndNotes
 from recovery.errors import ROWS, Cause, LaunchFailedError, cause_of
 from recovery.job_line import Start
 from recovery.launch import console
-from recovery.launch.attempt import Attempt, History
+from recovery.launch.attempt import Attempt, History, Outcome
 from recovery.launch.child_process import ChildProcess
 from recovery.launch.children import await_end, end
 from recovery.launch.hung_nodes import LostNode
@@ -42,17 +42,6 @@ GRACE_S = 5.0
 """From SIGTERM to SIGKILL: a worker that shuts down takes less than a second."""
 _SOON_MS = 60_000
 """An attempt shorter than this is soon over: an error that needs longer to show again may be another one."""
-
-
-class Outcome(NamedTuple):
-    """How a process is over for good."""
-
-    next: Next
-    """All but `RELAUNCH`."""
-    status: int
-    """Of its last attempt: exit code; negative: the signal that killed it."""
-    how: str
-    """The same for people."""
 
 
 class ProcessKeeper:
@@ -102,9 +91,12 @@ class ProcessKeeper:
             pid = attempt.pid or pid
             if self._dismissed.is_set():
                 break
-            handed_over = await self._has_handed_over(attempt)
-            history.note(attempt, handed_over=handed_over)
+            job = await self._job_behind(attempt)
+            handed_over = job is not None and job.has_handed_over(self.node_id, attempt.pid)
+            reached = job.reached if job is not None and self._context.saves_at_end else None
+            history.note(attempt, handed_over=handed_over, reached=reached)
             decision = await self._decide(attempt, history, handed_over=handed_over)
+            attempt = attempt.as_decided(decision)
             self._report(attempt, pid, decision.next)
             if decision.next is Next.FAIL and await self._has_successor(attempt, pid):
                 decision = as_surplus(decision)
@@ -190,7 +182,8 @@ class ProcessKeeper:
         if noted.finished and self._context.completion is not None:
             self._context.completion.is_finished = True
         is_short = clock.monotonic_ms() - begun_ms < SHORT_ATTEMPT_MS
-        if is_short and number > 1 and not noted.begun and not child.is_forked:
+        by_sigterm = status == -signal.SIGTERM
+        if is_short and number > 1 and not (noted.begun or child.is_forked or by_sigterm):
             how = f"it had ended before its program began: {how}"
             return Attempt.never_begun(number, begun_ms, Cause.TEMPORARY, how)
         # A script may end with any number: it says something of the next start only where it is the engine's.
@@ -305,13 +298,12 @@ class ProcessKeeper:
         still_has_it = any(node.node_id == holder and node.rank is not None for node in nodes)
         return NodeId(holder) if holder is not None and still_has_it else None
 
-    async def _has_handed_over(self, attempt: Attempt) -> bool:
-        """Has it left as planned? Asked only of one that ended as SIGTERM ends one; the scheduler knew it before."""
+    async def _job_behind(self, attempt: Attempt) -> KnownJob | None:
+        """What the scheduler knows behind one that ended as SIGTERM ends one: has it left as planned, has the job made a step? None: that is not asked."""
         by_sigterm = attempt.status in (-signal.SIGTERM, 128 + signal.SIGTERM)
         if not by_sigterm or self.placed.kind is ProcessKind.SCHEDULER or not self._context.recovery_enabled:
-            return False
-        job = await self._context.contact.known_job()
-        return job is not None and job.has_handed_over(self.node_id, attempt.pid)
+            return None
+        return await self._context.contact.known_job()
 
     async def _decide(self, attempt: Attempt, history: History, *, handed_over: bool) -> Decision:
         soon = attempt.lasted_ms < _SOON_MS
@@ -325,6 +317,7 @@ class ProcessKeeper:
             was_member=refused and bool(await members.was_member(self.node_id, attempt.pid)),
             handed_over=handed_over,
             asked_to_end=attempt.asked_to_end,
+            idle_ends=history.idle_ends,
             training_done=attempt.heard_end or (self._has_finished and not self.may_be_left_over),
             needed=True,
             first=attempt.number == 1 and soon,

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from recovery.core.policy.next_plan import SAME_ENDS_MAX
 from recovery.errors import Cause
 
 WINDOW_MS = 3_600_000
@@ -45,6 +46,8 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """Has it left as planned, with its rank going to a standby?"""
     asked_to_end: bool
     """Did SIGTERM end it, which its launcher has not sent?"""
+    idle_ends: int
+    """How many of its attempts SIGTERM has ended, up to this one and in a row, without a new step of the job."""
     training_done: bool
     """Had its job finished, with what was its part?"""
     needed: bool
@@ -74,12 +77,15 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     next: Next
     after_ms: int
     reason: str
+    code: str = ""
+    """Of the error with which the job ends, where the process's exit code says nothing of that."""
 
 
 class _Row(NamedTuple):
     when: Callable[[Ended], bool]
     next: Next
     reason: str
+    code: str = ""
 
 
 _TABLE: Sequence[_Row] = (
@@ -113,6 +119,12 @@ _TABLE: Sequence[_Row] = (
         lambda ended: ended.cause is Cause.UNKNOWN and ended.first,
         Next.FAIL,
         "it was its first start, and it said why by its exit code; the same command would end the same way",
+    ),
+    _Row(
+        lambda ended: ended.asked_to_end and ended.idle_ends >= SAME_ENDS_MAX,
+        Next.FAIL,
+        f"SIGTERM has ended it {SAME_ENDS_MAX} times in a row, and the job has made no new step; whatever sends it would end the next start, too",
+        "JOB_FAILED",
     ),
     _Row(
         lambda ended: ended.asked_to_end,
@@ -159,7 +171,7 @@ def decide(ended: Ended) -> Decision:
         # A cause that has to go by first needs a while.
         place = ended.short_attempts + (ended.cause is not None)
         after_ms = _BACK_OFF_MS[min(place, len(_BACK_OFF_MS) - 1)]
-    return Decision(next=row.next, after_ms=after_ms, reason=row.reason)
+    return Decision(next=row.next, after_ms=after_ms, reason=row.reason, code=row.code)
 
 
 def as_surplus(decision: Decision) -> Decision:

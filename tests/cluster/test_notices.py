@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from recovery.core.records import EventKind
+from recovery.core.policy.next_plan import SAME_ENDS_MAX
+from recovery.core.records import EventKind, JobState
+from recovery.errors import ROWS
 from recovery.report.status import status
 from recovery.report.stored import read_stored
+from recovery.store.reader import read_job
 from tests.cluster.launched import LAUNCHER, LaunchedCluster
 from tests.cluster.small_cluster import SCRIPT
 from tests.cluster.test_drain import outcomes, steps_lost
@@ -147,3 +150,25 @@ def test_a_worker_that_is_asked_to_end_without_a_standby_uses_up_no_restart(
         assert not list(cluster.logs.glob("incident-*")), "nothing has failed"
         assert steps_lost(cluster) == 0
         cluster.check_result()
+
+
+def pid_of_start(cluster: LaunchedCluster, start: int) -> int:
+    """Of worker_1."""
+    line = rf"started worker_1 \(pid ([0-9]+), start {start}\b"
+    cluster.wait(lambda: re.search(line, cluster.log(LAUNCHER)), f"start {start} of worker_1")
+    [pid] = re.findall(line, cluster.log(LAUNCHER))
+    return int(pid)
+
+
+def test_what_sends_sigterm_at_every_start_is_not_followed_for_ever(tmp_path: Path) -> None:
+    """A daemon that watches memory ends each process before its first step: each start used up no restart, and there was always one more."""
+    with LaunchedCluster(tmp_path, environment={**RARELY, "JOB_HELD_STEP": "1"}) as cluster:
+        cluster.start("--max_restarts=0")
+        for start in range(1, SAME_ENDS_MAX + 1):
+            os.kill(pid_of_start(cluster, start), signal.SIGTERM)
+        assert cluster.wait_exit(LAUNCHER) == ROWS["JOB_FAILED"].exit_code, cluster.tails()
+        assert f"SIGTERM has ended it {SAME_ENDS_MAX} times in a row" in cluster.log(LAUNCHER)
+        job = read_job(tmp_path / "recovery")
+        assert job is not None
+        assert (job.state, "SIGTERM" in job.reason) == (JobState.FAILED, True), job.reason
+        assert_nothing_left(cluster)

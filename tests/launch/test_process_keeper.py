@@ -21,6 +21,7 @@ from recovery.core.causes import Cause
 from recovery.core.ids import NodeId
 from recovery.core.messages import Exited, ProcessIdentity
 from recovery.launch import children, restart_policy
+from recovery.launch.attempt import Outcome
 from recovery.launch.child_process import ChildProcess
 from recovery.launch.incidents import Incidents
 from recovery.launch.job_spec import Rejoin, StartMethod
@@ -28,7 +29,7 @@ from recovery.launch.job_view import KnownJob, KnownNode, KnownScheduler, Member
 from recovery.launch.kernel_log import KernelLog
 from recovery.launch.launch_context import LaunchContext
 from recovery.launch.placement import Placed, ProcessKind
-from recovery.launch.process_supervisor import Outcome, ProcessKeeper
+from recovery.launch.process_supervisor import ProcessKeeper
 from recovery.launch.restart_policy import Next
 from recovery.launch.scheduler_contact import Contact
 from recovery.launch.start_method import ProcessStarter
