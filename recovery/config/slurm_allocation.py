@@ -61,6 +61,11 @@ def read(environment: Mapping[str, str]) -> Allocation | None:
     )
 
 
+def end_time(environment: Mapping[str, str]) -> int:
+    """When Slurm ends the job, in seconds since 1970-01-01 UTC; 0: this process is none of a job's, or Slurm does not say. Raises as `read`."""
+    return _number(environment, "SLURM_JOB_END_TIME") if "SLURM_JOB_ID" in environment else 0
+
+
 def expand(names: str) -> tuple[str, ...]:
     """The hosts of a list as Slurm shortens it: `n[01-03,7],m` are n01, n02, n03, n7 and m."""
     return tuple(host for word in _WORD.findall(names) for host in _hosts_of(word))

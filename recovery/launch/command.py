@@ -24,6 +24,7 @@ from recovery.launch import (
     console,
     credentials,
     host_address,
+    notices,
     placement,
     preflight,
     python_command,
@@ -38,7 +39,6 @@ from recovery.launch.job_view import SCHEDULER_HERE_S, EarlierJob, Members
 from recovery.launch.kernel_log import KernelLog
 from recovery.launch.launch_context import LaunchContext, Takeover
 from recovery.launch.log_follow import Tail, follow
-from recovery.launch.notices import Notices
 from recovery.launch.preload import prepare_for, proxies_only
 from recovery.launch.presence import look_at
 from recovery.launch.scheduler_contact import Contact, SchedulerContact
@@ -110,7 +110,7 @@ def launch(spec: JobSpec, environment: Mapping[str, str], *, last_words: LastWor
         signals_to_handle=spec.signals_to_handle,
         saves_at_end=not program.supervised,
         start_patience_ms=spec.cluster_time_out * 1000 if spec.cluster_time_out >= 0 else None,
-        notices=_notices(environment),
+        notices=notices.of_host(environment, _warn, stop_grace_s, saves=not program.supervised),
         earlier=_earlier(environment, contact, placed, beginner),
     )
     _warn_of_loopback(named, spec)
@@ -152,12 +152,6 @@ def _is_first(spec: JobSpec, placed: Sequence[placement.Placed]) -> bool:
 
 def _has_scheduler(placed: Sequence[placement.Placed]) -> bool:
     return any(process.kind is placement.ProcessKind.SCHEDULER for process in placed)
-
-
-def _notices(environment: Mapping[str, str]) -> Notices | None:
-    file = Reader.of_one("MS_NOTICE_FILE", environment).path("MS_NOTICE_FILE", required=False)
-    url = Reader.of_one("MS_NOTICE_URL", environment).web_address("MS_NOTICE_URL")
-    return Notices(file, url, _warn) if file or url else None
 
 
 def _takeover(after_ms: int | None, spec: JobSpec, host: Host, program: placement.Script) -> Takeover | None:

@@ -1,4 +1,4 @@
-"""What tells a launcher that its host is to be taken away: a file that appears (MS_NOTICE_FILE), or a cloud's metadata (MS_NOTICE_URL).
+"""What tells a launcher that its host is to be taken away: a file (MS_NOTICE_FILE), a cloud's metadata (MS_NOTICE_URL), Slurm's SLURM_JOB_END_TIME.
 
 The three clouds' answers, as they document them: AWS "Spot Instance interruption notices" (`spot/instance-action`: 404, or JSON with `action` and
 `time`; a session token where IMDSv2 is wanted), Google "Preemptible VM instances" (`instance/preempted`: FALSE or TRUE), Azure "Scheduled
@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from recovery import clock
+from recovery.config import slurm_allocation
+from recovery.config.reader import Reader
 
 _ASKED_EVERY = 5
 """Of the looks, which come every second: AWS recommends to ask every 5 s."""
@@ -42,16 +44,33 @@ class Notice(NamedTuple):
     """How long that takes, 0 or more; None: it did not say."""
 
 
+class TimeLimit(NamedTuple):
+    """When Slurm ends the job that this launcher is part of."""
+
+    ends_s: int
+    """Seconds since 1970-01-01 UTC, as of its start: Slurm tells it of no later change."""
+    ahead_s: float
+    """So long before, that is a notice."""
+
+    @property
+    def left_s(self) -> float:
+        """How long it is until then."""
+        return self.ends_s - clock.utc_now().timestamp()
+
+
 class Notices:
     """Of one launcher. Nothing raises: what cannot be looked at is said once, and looked at again."""
 
-    def __init__(self, file: Path | None, url: str, say: Callable[[str], None]) -> None:
-        """Note what is there already: a file of an earlier notice is none.
+    def __init__(
+        self, file: Path | None, url: str, say: Callable[[str], None], time_limit: TimeLimit | None = None
+    ) -> None:
+        """Note what is there already: a file of an earlier notice is none, nor is an end that is past.
 
         Args:
             file: of MS_NOTICE_FILE; None: none is looked for.
             url: of MS_NOTICE_URL; empty: nobody is asked.
             say: takes what a person should know.
+            time_limit: of the job that Slurm runs here; None: none is known.
         """
         self._file, self._url, self._say = file, url, say
         self._looks, self._said = 0, ""
@@ -60,6 +79,10 @@ class Notices:
             say(
                 f"MS_NOTICE_FILE={file} is there from before this start: it is a notice once it is written again"
             )
+        if time_limit is not None and time_limit.left_s <= 0:
+            say(f"SLURM_JOB_END_TIME={time_limit.ends_s} is past: it is no notice")
+            time_limit = None
+        self._time_limit = time_limit
 
     async def look(self) -> Notice | None:
         """Look once; None: this host stays."""
@@ -67,6 +90,9 @@ class Notices:
         if written_ns not in (0, self._old_ns):
             assert self._file is not None, "it was looked at"
             return Notice(f"MS_NOTICE_FILE={self._file}", self._left_by_file(self._file, written_ns))
+        limit = self._time_limit
+        if limit is not None and limit.left_s <= limit.ahead_s:
+            return Notice(f"SLURM_JOB_END_TIME={limit.ends_s}", max(0.0, limit.left_s))
         self._looks += 1
         if not self._url or self._looks % _ASKED_EVERY != 1:
             return None
@@ -98,6 +124,28 @@ class Notices:
         if text != self._said:
             self._said = text
             self._say(text)
+
+
+def of_host(
+    environment: Mapping[str, str], say: Callable[[str], None], stop_grace_s: float, *, saves: bool
+) -> Notices | None:
+    """Those that this launcher is to look for; None: nobody gives any.
+
+    Args:
+        environment: its own.
+        say: takes what a person should know.
+        stop_grace_s: how long an end may take (MS_STOP_GRACE).
+        saves: its ranks save a step before they leave. Else the end of Slurm's time is left to Slurm, which asks by SIGTERM.
+
+    Raises:
+        SettingError: a variable has no value of its kind.
+    """
+    file = Reader.of_one("MS_NOTICE_FILE", environment).path("MS_NOTICE_FILE", required=False)
+    url = Reader.of_one("MS_NOTICE_URL", environment).web_address("MS_NOTICE_URL")
+    ends_s = slurm_allocation.end_time(environment)
+    saves = saves and environment.get("MS_ENABLE_RECOVERY") == "1"
+    limit = TimeLimit(ends_s, stop_grace_s) if ends_s and saves else None
+    return Notices(file, url, say, limit) if file or url or limit else None
 
 
 def seconds_left(text: str, since: float | None = None) -> float:

@@ -7,6 +7,8 @@ import json
 import os
 import re
 import signal
+import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -172,3 +174,36 @@ def test_what_sends_sigterm_at_every_start_is_not_followed_for_ever(tmp_path: Pa
         assert job is not None
         assert (job.state, "SIGTERM" in job.reason) == (JobState.FAILED, True), job.reason
         assert_nothing_left(cluster)
+
+
+def start_both(cluster: LaunchedCluster, host: Host, environment: Mapping[str, str]) -> None:
+    """As `srun` starts both: all that they hear is in their environment."""
+    variables = ("env", *(f"{name}={value}" for name, value in environment.items()))
+    flags = ("--local_worker_num=1", f"--master_addr={host.scheduler}")
+    cluster.start(*flags, "--node_rank=0", prefix=variables)
+    there = (*host.prefix, *variables)
+    cluster.start(*flags, "--node_rank=1", "--log_dir=logs_of_second", name=SECOND, prefix=there)
+
+
+@pytest.mark.slow
+def test_the_end_of_slurms_time_takes_all_hosts_away_at_once_and_no_step_is_lost(
+    tmp_path: Path, host: Host
+) -> None:
+    """Both launchers read the same time, and hear of it within a second: whoever is first, all save one step, and both end."""
+    grace_s, trains_s = 600, 60
+    ends = str(round(time.time()) + grace_s + trains_s)
+    limited = {"SLURM_JOB_ID": "7", "SLURM_JOB_END_TIME": ends, "MS_STOP_GRACE": str(grace_s)}
+    with LaunchedCluster(tmp_path, environment=RARELY) as cluster:
+        start_both(cluster, host, limited)
+        cluster.wait_event(EventKind.DRAIN_BEGUN)
+        cluster.go_on()
+        assert [cluster.wait_exit(name) for name in (LAUNCHER, SECOND)] == [LEFT, LEFT], cluster.tails()
+        assert_nothing_left(cluster)
+        for name in (LAUNCHER, SECOND):
+            assert re.search(r"to be taken away within 5[0-9.]+ s \(SLURM_JOB_END_TIME=", cluster.log(name))
+        assert any("saved at step" in outcome for outcome in outcomes(cluster)), outcomes(cluster)
+
+        start_both(cluster, host, {})
+        assert [cluster.wait_exit(name) for name in (LAUNCHER, SECOND)] == [0, 0], cluster.tails()
+        assert steps_lost(cluster) == 0
+        cluster.check_result()

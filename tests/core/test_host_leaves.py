@@ -128,3 +128,18 @@ def test_a_step_that_takes_longer_than_the_notice_is_given_up() -> None:
     assert isinstance(answer, JobSaved)
     assert answer.obstacle.startswith("it took longer than the 20 s that are left to its host, ")
     assert all(worker.hears(GoOn) for worker in left.workers)
+
+
+@pytest.mark.parametrize("standbys", [0, 1])
+def test_hosts_that_are_all_taken_away_at_once_leave_behind_one_step(standbys: int) -> None:
+    """That of the scheduler hears of it second, and its launcher asks for the end of the job: the first one was answered that nothing is saved, and ended its ranks in the save."""
+    left = Left(standbys=standbys)
+    for worker in left.workers:
+        worker.send(m.FirstStep(generation=worker.generation, step=1))
+    leaves = left.leave("one")
+    ends = stop(left.desk, "zero", within_ms=NOTICE_MS)
+    assert left.heard(leaves) == [], "its ranks have something to save yet"
+    step = left.saved()
+    assert left.heard(leaves) == [said(step, request="one")]
+    assert left.heard(ends) == [said(step, request="zero")]
+    assert not left.one.hears(GoOn)

@@ -67,6 +67,16 @@ def test_a_script_that_fails_is_not_put_back_into_the_queue(tmp_path: Path) -> N
     assert not (tmp_path / "requeued").exists()
 
 
+@pytest.mark.parametrize(("given", "taken"), [("60", "60"), ("600", "110"), ("soon", "soon")])
+def test_no_host_leaves_by_the_end_of_slurms_time_before_the_notice(
+    tmp_path: Path, given: str, taken: str
+) -> None:
+    """By SLURM_JOB_END_TIME, MS_STOP_GRACE ahead: nobody would put the job back into the queue."""
+    done = batch(tmp_path, "--nodes=3", "--", "train.py", MS_STOP_GRACE=given, **ALLOCATION)
+    assert f"MS_STOP_GRACE={taken}" in (tmp_path / "environment_of_n0").read_text().splitlines()
+    assert ("--notice=120 leaves 110 s" in done.stdout) is (given != taken)
+
+
 @pytest.mark.parametrize(
     ("environment", "words", "said"),
     [

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from recovery.errors import SettingError
 from recovery.launch import notices as notices_of_hosts
-from recovery.launch.notices import Notice, Notices, seconds_left
+from recovery.launch.notices import Notice, Notices, TimeLimit, of_host, seconds_left
 from tests.launch.clouds import AWS, Cloud, cloud
 
 __all__ = ["cloud"]
@@ -178,3 +179,62 @@ def test_nobody_there_ends_nothing() -> None:
 
 def test_a_time_without_a_zone_is_utc() -> None:
     assert 30_000 < seconds_left(later(36_000).strftime("%Y-%m-%d %H:%M:%S")) <= 36_001
+
+
+def ends_in(seconds: float) -> dict[str, str]:
+    """As Slurm sets it in the environment of a job."""
+    ends = round(later(seconds).timestamp())
+    return {"MS_ENABLE_RECOVERY": "1", "SLURM_JOB_ID": "7", "SLURM_JOB_END_TIME": str(ends)}
+
+
+def of_environment(environment: dict[str, str], *, saves: bool = True) -> tuple[Notices | None, list[str]]:
+    said: list[str] = []
+    return of_host(environment, said.append, 1_000.0, saves=saves), said
+
+
+def test_the_end_of_slurms_time_is_a_notice_so_long_before_as_an_end_may_take() -> None:
+    notices, said = of_environment(ends_in(900))
+    assert notices is not None
+    notice = looked(notices)
+    assert notice is not None
+    assert notice.source.startswith("SLURM_JOB_END_TIME=")
+    assert notice.within_s is not None
+    assert 300 < notice.within_s <= 901
+    later_on, _ = of_environment(ends_in(9_000))
+    assert later_on is not None
+    assert looked(later_on) is None
+    assert said == []
+
+
+def test_an_end_that_is_past_is_said_and_is_no_notice() -> None:
+    """A shell that has outlived an allocation hands its variables on."""
+    notices, said = of_environment(ends_in(-5))
+    assert notices is not None
+    assert looked(notices) is None
+    [line] = said
+    assert "is past: it is no notice" in line
+
+
+def test_an_end_that_passes_between_two_looks_leaves_no_time() -> None:
+    ends = later(1.0)
+    notices = Notices(None, "", lambda _: None, TimeLimit(int(ends.timestamp()) + 1, 0.0))
+    while (notice := looked(notices)) is None:
+        assert later(-60) < ends, "it was looked at for a minute"
+    assert notice.within_s == 0.0
+
+
+@pytest.mark.parametrize("name", ["SLURM_JOB_ID", "SLURM_JOB_END_TIME", "MS_ENABLE_RECOVERY"])
+def test_without_slurm_or_recovery_its_time_says_nothing(name: str) -> None:
+    environment = ends_in(900)
+    del environment[name]
+    assert of_environment(environment) == (None, [])
+
+
+def test_a_program_that_saves_nothing_by_itself_is_left_to_slurm() -> None:
+    """It is asked by Slurm's SIGTERM, and trains until then."""
+    assert of_environment(ends_in(900), saves=False) == (None, [])
+
+
+def test_an_end_that_is_no_number_is_refused_by_name() -> None:
+    with pytest.raises(SettingError, match="SLURM_JOB_END_TIME"):
+        of_environment({**ends_in(900), "SLURM_JOB_END_TIME": "tomorrow"})

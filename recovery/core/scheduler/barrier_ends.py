@@ -78,7 +78,9 @@ def on_stop_job(
     if before is not None and obstacle:
         effects = give_up(state, before, _ALL_IS_TO_END)
     elif before is not None:
-        # Its workers were asked by the same signal, or a person wants less: all stop once more, and have the launcher's time.
+        # Its workers were asked by the same signal, its hosts by the same notice, or a person wants less: all stop once more, for the launcher.
+        barrier.launchers |= before.leaving
+        before.leaving = {}
         effects, barrier.departing = end(state, before, _ALL_IS_TO_END), before.departing
     if obstacle:
         return [*effects, *end(state, barrier, obstacle)]

@@ -62,7 +62,7 @@ def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
         return 0
     # A host with a recovery path of its own has no other way to it, and only this user sees the environment of a step.
     ours |= job_token(ours)
-    ours.setdefault("MS_STOP_GRACE", str(max(1, line.notice_s - _ENDS_IN_S)))
+    ours["MS_STOP_GRACE"] = _stop_grace(line.notice_s, ours)
     spares, scheduler = len(hosts) - line.nodes, reached_at(first, environment)
     commands = [
         (
@@ -83,6 +83,18 @@ def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
         )
         return _requeue(here.job_id, code)
     return code
+
+
+def _stop_grace(notice_s: int, environment: Mapping[str, str]) -> str:
+    """What is left to the hosts from the notice on. With more they would leave before it, each by the end of Slurm's time, and nothing would requeue the job."""
+    most = max(1, notice_s - _ENDS_IN_S)
+    given = environment.get("MS_STOP_GRACE", "")
+    if not given.isdecimal():
+        # What is no number is refused by the launchers.
+        return given or str(most)
+    if int(given) > most:
+        console.say(f"MS_STOP_GRACE={given}: --notice={notice_s} leaves {most} s", style="yellow")
+    return str(min(int(given), most))
 
 
 def _is_done(line: batch_script.Line, environment: Mapping[str, str]) -> bool:
