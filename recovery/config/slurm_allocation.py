@@ -9,9 +9,13 @@ import msgspec
 
 from recovery.errors import SettingError
 
+_DIGITS_MAX = 18
 _PORTS, _FIRST_PORT, _STEP_STRIDE = 9_000, 12_000, 97
 """Pairs of ports below those that Linux gives to whoever asks for any (32768 and above): the scheduler's, and rank 0's behind it."""
-_WORD = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")
+_NUMBERS = r"[0-9]{1,9}(?:-[0-9]{1,9})?"
+_LISTED = rf"(?:[^,\[\]\s]|\[{_NUMBERS}(?:,{_NUMBERS})*\])+"
+_WORD, _LIST = re.compile(_LISTED), re.compile(rf"{_LISTED}(?:,{_LISTED})*")
+_TASKS = re.compile(r"[0-9]{1,9}(\(x[0-9]{1,9}\))?(,[0-9]{1,9}(\(x[0-9]{1,9}\))?)*")
 _BRACKET = re.compile(r"([^\[]*)\[([^\]]+)\](.*)")
 
 
@@ -53,9 +57,9 @@ def read(environment: Mapping[str, str]) -> Allocation | None:
     return Allocation(
         job_id=_number(environment, "SLURM_JOB_ID"),
         step_id=_number(environment, "SLURM_STEP_ID") if in_step else None,
-        hosts=expand(environment.get(names, "")),
+        hosts=expand(environment.get(names, ""), names),
         position=_number(environment, "SLURM_NODEID"),
-        tasks_per_host=_most(environment.get("SLURM_STEP_TASKS_PER_NODE", "1")) if in_step else 1,
+        tasks_per_host=_most(environment, "SLURM_STEP_TASKS_PER_NODE") if in_step else 1,
         gpus=_number(environment, "SLURM_GPUS_ON_NODE"),
         restarts=_number(environment, "SLURM_RESTART_COUNT"),
     )
@@ -66,8 +70,14 @@ def end_time(environment: Mapping[str, str]) -> int:
     return _number(environment, "SLURM_JOB_END_TIME") if "SLURM_JOB_ID" in environment else 0
 
 
-def expand(names: str) -> tuple[str, ...]:
-    """The hosts of a list as Slurm shortens it: `n[01-03,7],m` are n01, n02, n03, n7 and m."""
+def expand(names: str, variable: str = "SLURM_JOB_NODELIST") -> tuple[str, ...]:
+    """The hosts of a list as Slurm shortens it: `n[01-03,7],m` are n01, n02, n03, n7 and m.
+
+    Raises:
+        SettingError: it is no such list; `variable` holds it.
+    """
+    if names and _LIST.fullmatch(names) is None:
+        raise _wrong(variable, names, "must be a list of hosts as Slurm writes it: n[01-03,7],m")
     return tuple(host for word in _WORD.findall(names) for host in _hosts_of(word))
 
 
@@ -87,19 +97,21 @@ def _numbers(text: str) -> list[str]:
     return found
 
 
-def _most(text: str) -> int:
+def _most(environment: Mapping[str, str], name: str) -> int:
     """Of `2,1(x3)`: a host has two tasks, and three have one."""
+    text = environment.get(name, "1")
+    if _TASKS.fullmatch(text) is None:
+        raise _wrong(name, text, "must be how many tasks the hosts have: 2,1(x3)")
     return max(int(part.partition("(")[0]) for part in text.split(","))
 
 
 def _number(environment: Mapping[str, str], name: str) -> int:
     text = environment.get(name) or "0"
-    if not text.isdecimal():
-        raise SettingError(
-            "SETTING_TYPE",
-            field=name,
-            value=text,
-            rule="must be a whole number, as Slurm sets it",
-            next_step="Unset SLURM_JOB_ID where this process is to take nothing from Slurm.",
-        )
+    if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX):
+        raise _wrong(name, text, "must be a whole number, as Slurm sets it")
     return int(text)
+
+
+def _wrong(name: str, text: str, rule: str) -> SettingError:
+    next_step = "Unset SLURM_JOB_ID where this process is to take nothing from Slurm."
+    return SettingError("SETTING_TYPE", field=name, value=text, rule=rule, next_step=next_step)

@@ -76,6 +76,25 @@ def test_a_variable_that_slurm_has_not_written_is_named() -> None:
         allocation.read({"SLURM_JOB_ID": "x"})
 
 
+@pytest.mark.parametrize(
+    "names", ["n[a-b]", "n[0-2", "n]0[", "n[]", "n[1-]", "n[0-1],,m", "n0 n1", "n[1--3]"]
+)
+def test_a_list_of_hosts_that_slurm_has_not_written_is_named(names: str) -> None:
+    """It was a ValueError of Python's, or a host of that name."""
+    with pytest.raises(SettingError, match=r"SLURM_STEP_NODELIST=.*as Slurm writes it") as refused:
+        allocation.read({**STEP, "SLURM_STEP_NODELIST": names})
+    assert refused.value.code == "SETTING_TYPE"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("SLURM_STEP_TASKS_PER_NODE", "2(x"), ("SLURM_NODEID", "9" * 5_000), ("SLURM_JOB_ID", "\u0663")],
+)
+def test_a_number_that_slurm_has_not_written_is_named(name: str, value: str) -> None:
+    with pytest.raises(SettingError, match=f"{name}="):
+        allocation.read({**STEP, name: value})
+
+
 # --- the batch script ---------------------------------------------------------------------------------------------------
 
 
