@@ -163,11 +163,12 @@ def _look_at_kind(job: KubernetesJob) -> None:
     if not job.restart_job and job.kind is not Kind.JOBSET:
         rule = f"is of --kind=jobset, and --kind={job.kind.value} is given"
         raise _conflict("--no-restart-job", True, rule, "Leave it out.")
+    if job.cluster_runtime and job.kind is not Kind.TRAINJOB:
+        rule = f"is of --kind=trainjob, and --kind={job.kind.value} is given"
+        raise _conflict("--cluster-runtime", True, rule, "Leave it out.")
     if job.pod_group and job.kind is Kind.TRAINJOB:
         rule = "makes a PodGroup of Kubernetes, and Kubeflow Trainer makes its own (podGroupPolicy of the runtime)"
-        raise _conflict(
-            "--pod-group", True, rule, "Leave it out, and add podGroupPolicy to the TrainingRuntime."
-        )
+        raise _conflict("--pod-group", True, rule, "Leave it out, and add podGroupPolicy to the runtime.")
     most = max(part.pods for part in parts(job))
     if job.kind is Kind.JOBSET and job.restart_job and most > _RESTART_JOB_MAX:
         rule = f"makes {most} Jobs of one kind, and a JobSet with RestartJob has at most {_RESTART_JOB_MAX}"

@@ -80,6 +80,8 @@ class KubernetesJob(msgspec.Struct, frozen=True, kw_only=True):
     """How long the launcher gives its processes when the pod is to go, the save of a last step included."""
     max_restarts: int = 6
     """Failures of one pod after which it is not made again."""
+    cluster_runtime: bool = False
+    """Is a TrainJob's runtime one that all namespaces may use?"""
     restart_job: bool = True
     """Does the JobSet make a failed Job again (its feature gate RestartJob)? Else each Job makes its own pod again, with a back-off."""
 

@@ -53,7 +53,7 @@ def objects(job: KubernetesJob) -> list[dict[str, Any]]:
 def _named(job: KubernetesJob, one: dict[str, Any]) -> dict[str, Any]:
     """With its namespace, and the labels by which all of the job are found."""
     metadata = {**one["metadata"], "labels": {"app.kubernetes.io/instance": job.name}}
-    if job.namespace:
+    if job.namespace and one["kind"] != "ClusterTrainingRuntime":
         metadata["namespace"] = job.namespace
     return {**one, "metadata": metadata}
 

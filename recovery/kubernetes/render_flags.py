@@ -136,6 +136,7 @@ FLAGS = {
 SWITCHES = {
     "module": "the task is a module, as of python -m",
     "pod_group": "a PodGroup (Kubernetes 1.37) of all hosts: they are placed together or not at all",
+    "cluster_runtime": "with --kind=trainjob: a ClusterTrainingRuntime, which TrainJobs of all namespaces may use; who applies it needs the right to make one",
     "no_restart_job": "for a JobSet without its feature gate RestartJob: each Job makes its pod again, with a back-off",
 }
 
@@ -169,6 +170,7 @@ def read(given: Mapping[str, Any], task: Sequence[str]) -> KubernetesJob:
         task=tuple(task),
         module=bool(given.get("module")),
         pod_group=bool(given.get("pod_group")),
+        cluster_runtime=bool(given.get("cluster_runtime")),
         restart_job=not given.get("no_restart_job"),
         storage=fields.pop("storage", None) or _storage(fields),
         **fields,

@@ -1,4 +1,4 @@
-"""A job for Kubeflow Trainer 2 (trainer.kubeflow.org/v1alpha1): a TrainingRuntime, which holds the layout, and the TrainJob that uses it. Pure."""
+"""A job for Kubeflow Trainer 2 (trainer.kubeflow.org/v1alpha1): a runtime, which holds the layout, and the TrainJob that uses it. Pure."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ def train_job(job: KubernetesJob) -> list[dict[str, Any]]:
         **policies(job, restart_job=False),
         "replicatedJobs": [_replicated(job, part) for part in parts(job)],
     }
+    kind = "ClusterTrainingRuntime" if job.cluster_runtime else "TrainingRuntime"
     runtime = {
         "apiVersion": _API,
-        "kind": "TrainingRuntime",
+        "kind": kind,
         "metadata": {"name": job.name},
         # Not `torch`: what Trainer would say to torchrun, the launcher is told by its command.
         "spec": {"mlPolicy": {"numNodes": job.hosts}, "template": {"spec": set_spec}},
     }
-    reference = {"apiGroup": _API.partition("/")[0], "kind": "TrainingRuntime", "name": job.name}
+    reference = {"apiGroup": _API.partition("/")[0], "kind": kind, "name": job.name}
     return [
         runtime,
         {

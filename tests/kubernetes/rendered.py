@@ -33,6 +33,7 @@ LINES: dict[str, tuple[str, ...]] = {
     ),
     "job_claimed": (*HOSTS, "--kind=job", "--claim=scratch", "--module", "--tls-secret=resnet-tls"),
     "trainjob_shared": (*HOSTS, *SHARED, "--kind=trainjob"),
+    "trainjob_of_cluster": (*HOSTS, S3, "--kind=trainjob", "--cluster-runtime", "--namespace=research"),
 }
 """By the name of its golden file."""
 

@@ -11,7 +11,13 @@ import kubernetes_validate
 
 KUBERNETES = "1.37.0"
 FOLDER = Path(__file__).parent / "schemas"
-CUSTOM = {"JobSet": "jobset", "TrainingRuntime": "trainingruntime", "TrainJob": "trainjob"}
+CUSTOM = {
+    "JobSet": "jobset",
+    "TrainingRuntime": "trainingruntime",
+    "ClusterTrainingRuntime": "trainingruntime",
+    "TrainJob": "trainjob",
+}
+"""By kind, the file with its schema: the two runtimes differ in their scope alone."""
 
 
 def validate(one: dict[str, Any]) -> None:

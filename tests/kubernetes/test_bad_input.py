@@ -73,6 +73,7 @@ WRONG: dict[str, tuple[tuple[str, ...], str, str]] = {
         "--nnodes=1025: makes 1025 Jobs of one kind, and a JobSet with RestartJob has at most 1024",
     ),
     "spares above what RestartJob counts": ((*JOB, "--storage=shared", "--spares=2000"), "SETTING_RANGE", "--spares=2000"),
+    "a runtime of no TrainJob": ((*JOB, "--cluster-runtime"), "SETTING_CONFLICT", "is of --kind=trainjob"),
     "RestartJob of no JobSet": ((*JOB, S3, "--kind=job", "--no-restart-job"), "SETTING_CONFLICT", "is of --kind=jobset"),
     "two PodGroups": ((*JOB, S3, "--kind=trainjob", "--pod-group"), "SETTING_CONFLICT", "--pod-group=True"),
     "a variable twice": ((*JOB, "--env=A=1", "--env=A=2"), "SETTING_CONFLICT", "A is given more than once"),

@@ -57,3 +57,12 @@ def test_the_first_line_makes_the_same_file_again() -> None:
 
     assert first.startswith("# made by: recovery k8s render --name=resnet ")
     assert run(*reversed(HOSTS)).text == text
+
+
+@pytest.mark.parametrize("name", ["trainjob_shared", "trainjob_of_cluster"])
+def test_a_train_job_names_its_runtime(name: str) -> None:
+    [*_, runtime, train_job] = objects_of(text_of(name))
+    reference = train_job["spec"]["runtimeRef"]
+
+    assert runtime["apiVersion"].startswith(f"{reference['apiGroup']}/")
+    assert (reference["kind"], reference["name"]) == (runtime["kind"], runtime["metadata"]["name"])
