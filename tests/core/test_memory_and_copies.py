@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from recovery.core import messages as m
+from recovery.core.barrier_messages import JobSaved
 from recovery.core.checkpoints import CheckpointIndex
 from recovery.core.copy_messages import CopiesKept
 from recovery.core.ids import Rank, RunId
@@ -26,6 +27,7 @@ from tests.core.copiers import (
 )
 from tests.core.desk import Desk, Worker
 from tests.core.driven_worker import DrivenWorker
+from tests.core.test_job_stop import stop
 from tests.core.test_memory_steps import in_memory, on_disk, save_in_memory
 
 
@@ -302,3 +304,39 @@ def test_a_plan_of_copies_in_memory_alone_lets_nothing_go_on_the_disks() -> None
         worker.send(m.CheckpointReport(request_id=worker.request(), checkpoint=here))
     in_memory_of_all([*back], 30)
     assert back[0].last(m.Committed).durable_step == 20
+
+
+@pytest.mark.parametrize(
+    ("kept", "left"),
+    [
+        ((), "no checkpoint is left, and 9 steps are lost"),
+        (("own disk",), "step 3 is on the ranks' own disks, 6 steps back"),
+        (("memory",), "step 5 is in other hosts' memory, 4 steps back"),
+        (
+            ("disk", "memory"),
+            "step 3 is on other hosts' disks, too, 6 steps back, step 5 is in other hosts' memory, 4 steps back",
+        ),
+    ],
+)
+def test_a_host_that_leaves_and_could_not_save_is_told_what_is_left(kept: tuple[str, ...], left: str) -> None:
+    """Its launcher said which step is on the ranks' disks, and no more, also where other hosts hold a newer one in memory."""
+    desk = Desk(msgspec.structs.replace(RULES, drain_timeout_ms=5_000))
+    workers = servers(desk)
+    for worker in workers if {"own disk", "disk"} & set(kept) else ():
+        worker.save(3)
+    if "disk" in kept:
+        report_all(workers, 3)
+    if "memory" in kept:
+        in_memory_of_all(workers, 5)
+        report_all(workers, 5)
+    for worker in workers:
+        worker.send(m.FirstStep(generation=worker.generation, step=9))
+    launcher = stop(desk, within_ms=1_000, nodes=(workers[1].node_id,))
+    desk.at(desk.now + 1_000)
+
+    [ended] = [one for one in desk.events if one.kind is EventKind.DRAIN_ENDED]
+    late = "no standby is ready; it took longer than the 1 s that are left to its host, asking; "
+    assert ended.reason == late + left
+    [answer] = desk.tray[launcher]
+    assert isinstance(answer, JobSaved)
+    assert answer.obstacle == ended.reason

@@ -291,6 +291,9 @@ def advance(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
 
 def give_up(state: SchedulerState, barrier: Barrier, reason: str) -> list[SchedulerEffect]:
     """Everything goes on as without it: a rank that waits at a step trains on, one that asked leaves as it is."""
+    if barrier.leaving:
+        reached = max((node.record.step for node in state.workers), default=0)
+        reason = f"{reason}; {state.copying.left_behind(state.checkpoints.durable_step, reached)}"
     # Behind the step that was asked for, which it takes back.
     go_on = GoOn(drain=barrier.number)
     let_go = tell(state.workers, lambda _: go_on).then

@@ -101,6 +101,23 @@ class Copying:
         self.copied = tuple(sorted({*self.copied, step}))[-2:]
         self.copied_in_memory = self.copied_in_memory if self.copied_in_memory > step else 0
 
+    def left_behind(self, durable_step: int, reached: int) -> str:
+        """For people: what is left where a host leaves that could not save, whose memory and perhaps disk go with it. Copies of each commit are on others.
+
+        Args:
+            durable_step: the newest that is on all ranks' own disks.
+            reached: where training is, as far as it was heard.
+        """
+        kept = [
+            (durable_step if durable_step > self.copied_step else 0, "on the ranks' own disks"),
+            (self.copied_step, "on other hosts' disks, too"),
+            (self.copied_in_memory, "in other hosts' memory"),
+        ]
+        said = [
+            f"step {step} is {where}, {max(0, reached - step)} steps back" for step, where in kept if step
+        ]
+        return ", ".join(said) or f"no checkpoint is left, and {reached} steps are lost"
+
     def check(self) -> None:
         """Assert what is always true of it."""
         assert bool(self.pending) == bool(self.step), (
