@@ -139,6 +139,15 @@ DRAIN = (
         ("tests/core/test_drain_times.py::test_without_a_standby_a_save_that_takes_longer_is_waited_for",),
     ),
     Bug(
+        "a host that leaves goes before the save for the end of the whole job",
+        "I26",
+        "core/scheduler/barrier_ends.py",
+        "on_stop_job",
+        "before.leaving = {}",
+        "",
+        ("tests/core/test_host_leaves.py::test_hosts_that_are_all_taken_away_at_once_leave_behind_one_step",),
+    ),
+    Bug(
         "who had asked to end is forgotten when the whole job is to",
         "I26",
         "core/scheduler/barrier_ends.py",
