@@ -134,6 +134,10 @@ class Reader:
             raise _refused("SETTING_RANGE", row, text)
         return number_ms
 
+    def decimal_ms_or(self, word: str, name: str) -> int | None:
+        """As `decimal_ms`; None: it is this word."""
+        return None if self.text(name) == word else self.decimal_ms(name)
+
     def node_id(self, name: str, *, required: bool) -> NodeId | None:
         """A node id, or None when unset and not required."""
         text = self.text(name, required=required)

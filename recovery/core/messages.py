@@ -38,6 +38,7 @@ from recovery.core.message_fields import (
     Text,
     Token,
 )
+from recovery.core.phases import PhaseReport
 from recovery.core.programs import Program
 
 PROTOCOL_VERSION = 1
@@ -171,7 +172,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat", omit_defaults=True):
-    """Still here, and at which step. What follows that is for people: nothing is decided by it."""
+    """Still here, and where training stands. Epoch, steps in all and loss are for people: nothing is decided by them."""
 
     sequence: Count
     generation: GenerationNumber
@@ -182,6 +183,8 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat", omit
     """With how many steps training is over; 0: nobody knows, or a release before this one."""
     loss: float | None = None
     """That was reported last; None: none, or one that is still on a device."""
+    phase: PhaseReport | None = None
+    """What its main thread does; None: not said."""
 
 
 class CollectiveFailed(msgspec.Struct, frozen=True, kw_only=True, tag="collective_failed"):
@@ -374,24 +377,9 @@ class JobEnded(msgspec.Struct, frozen=True, kw_only=True, tag="job_ended"):
 
 
 FromNode = Union[
-    Register,
-    Ready,
-    Heartbeat,
-    CheckpointReport,
-    CheckpointInvalid,
-    NotSaved,
-    RendezvousOpen,
-    StateLoaded,
-    FirstStep,
-    CollectiveFailed,
-    Failure,
-    Done,
-    Leave,
-    BarrierFromNode,
-    CopyFromNode,
-    Exited,
-    StopJob,
-]
+    Register, Ready, Heartbeat, CheckpointReport, CheckpointInvalid, NotSaved, RendezvousOpen, StateLoaded, FirstStep,
+    CollectiveFailed, Failure, Done, Leave, BarrierFromNode, CopyFromNode, Exited, StopJob,
+]  # fmt: skip
 FromScheduler = Union[
     Admitted, Refused, HeartbeatAck, Received, Interrupt, Rollback, Rendezvous, StateAgreed, Committed, Offer,
     BarrierFromScheduler, CopyFromScheduler, JobEnded,

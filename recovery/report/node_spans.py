@@ -145,6 +145,8 @@ NO_CHANGE = frozenset(
         EventKind.HISTORY_THINNED,
         EventKind.PROGRAM_DIFFERS,
         EventKind.NODE_SUSPECTED,
+        EventKind.HANG_SUSPECTED,
+        EventKind.HANG_CLEARED,
         EventKind.TAKEOVER_DECLINED,
         EventKind.DRAIN_BEGUN,
         EventKind.DRAIN_ENDED,

@@ -18,6 +18,7 @@ from recovery.torch.process_group import init_process_group
 from recovery.torch.random_state import capture_random_state, restore_random_state
 from recovery.torch.script import join, steps
 from recovery.torch.state import TrainState
+from recovery.torch.step_parts import step_parts
 from recovery.torch.warm_up import warm_up
 from recovery.torch.world_of_one import world_of_one
 from recovery.training import framework_hooks
@@ -32,6 +33,7 @@ framework_hooks.register(
     collective_error=is_collective_error,
     kept_objects_of_it=kept_objects,
 )
+framework_hooks.on_entry(step_parts.enter)
 loader_workers.keep(DataLoader)
 
 __all__ = [

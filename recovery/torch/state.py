@@ -102,6 +102,7 @@ class TrainState:
             **objects,
         }
         self._parts = parts_of_state.named(given)
+        self.models = self._parts["model"]
         self._per_rank = parts_of_state.those_named(per_rank, self._parts)
         self._override = dict(override or {})
         self._saves_gradients, self._gradients_logged = gradients, False

@@ -12,6 +12,7 @@ import msgspec
 
 from recovery.checkpoint.position import Position
 from recovery.core.messages import Admitted, HeldCheckpoint, Rollback
+from recovery.core.phases import Phase
 from recovery.core.worker import stimuli as s
 from recovery.training.early_exit import LoopWatch
 from recovery.training.failed_saves import FailedSaves
@@ -65,7 +66,7 @@ class Session(KnownCommits):
         recovery_enabled: MS_ENABLE_RECOVERY=1: checkpoints are kept for a rollback.
         recovery_path: where this process's store is; None when recovery is off.
         memory: what the environment says about checkpoints in memory.
-        loop_watch, training_stop: whether training is inside its loop, and `stop`; for the run loop and integrations.
+        loop_watch, training_stop, phases: whether training is inside its loop, `stop`, and in which part of a step it is; for integrations.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class Session(KnownCommits):
         self._savers: list[Callable[[], None]] = []
         self._settlers: list[Callable[[], None]] = []
         self._closers: list[Callable[[], None]] = []
-        self._step_log = StepLog(service.step_log)
+        self._step_log, self.phases = StepLog(service.step_log), service.phases.begin()
         service.progress = self._progress
 
     # --- training ------------------------------------------------------------------------------------------------------
@@ -156,9 +157,10 @@ class Session(KnownCommits):
         may_change = any(callback.changes_state for callback in others)
         while not (end.is_reached(self._position) or self.training_stop.is_over(self.step)):
             self.epoch, self.step_in_epoch = self._position.epoch + 1, self._position.batch
-            for batch in next_pass(state):
+            for batch in self.phases.batches(next_pass(state)):
                 self.check()
                 yield self.step + 1, batch
+                self.phases.enter(Phase.OWN_CODE)
                 self.loop_watch.step_wanted()
                 at = self._position
                 self._live.boundary(at.step + 1, at.epoch + 1, at.batch + 1)
@@ -170,6 +172,7 @@ class Session(KnownCommits):
                         callback.on_step_end(self)
                     self._live.behind_callbacks(self.step, may_change=may_change)
                 self.training_stop.agree(self.step)
+                self.phases.enter(Phase.SAVE)
                 for callback in savers:
                     callback.on_step_end(self)
                 self.stop_if_asked()
@@ -300,6 +303,7 @@ class Session(KnownCommits):
             self._cannot_save("its loop does not call session.stop_if_asked()")
         self.step, self.epoch, self.step_in_epoch = step, epoch, step_in_epoch
         self._position = Position(step=step, epoch=epoch - 1, batch=step_in_epoch)
+        self.phases.stepped()
         if self._step_log.is_open:
             self._step_log.append(self)
         if not self._first_step_reported:
@@ -307,14 +311,8 @@ class Session(KnownCommits):
             self._service.post(self._progress())
 
     def _progress(self) -> s.StepsDone:
-        return s.StepsDone(
-            self._plan.generation,
-            self.step,
-            self.epoch,
-            self.step_in_epoch,
-            total_steps=self.total_steps,
-            loss=self._told.value,
-        )
+        done = (self._plan.generation, self.step, self.epoch, self.step_in_epoch, self.total_steps)
+        return s.StepsDone(*done, loss=self._told.value, phase=self.phases.report())
 
     def read_loss(self) -> float | None:
         """The loss that was reported last, as a number; it waits for the device, and then `recovery status` has it too. None: there is none."""

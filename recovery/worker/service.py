@@ -37,6 +37,7 @@ from recovery.worker.held_copies import Copies
 from recovery.worker.jitter import jitter
 from recovery.worker.local_store import LocalStore
 from recovery.worker.object_storage import ObjectStorage
+from recovery.worker.phase_clock import PhaseClock
 from recovery.worker.program import program
 from recovery.worker.stimulus_queue import StimulusQueue
 from recovery.worker.training_control import TrainingControl, Verdict
@@ -73,6 +74,7 @@ class WorkerService:
         self.training_control = TrainingControl(
             pause_limit_ms=max(1_000, rules.lease_ms // 2), on_pause=self._on_pause
         )
+        self.phases = PhaseClock()
         self.local_store = LocalStore(
             settings.recovery_path,
             self.node_id,
@@ -233,6 +235,7 @@ class WorkerService:
         # Until the process ends: the thread is a daemon.
         while True:
             self.training_control.tick()
+            self.phases.tick(_TICK_S)
             await asyncio.sleep(_TICK_S)
 
     def _deliver(self, stimulus: s.WorkerStimulus) -> None:

@@ -60,3 +60,24 @@ def test_rank_that_hangs_in_no_collective_is_replaced_where_a_step_may_take_only
             first.event.reason
             == "worker_0 is connected, and has made no step behind step 14 for 3 s (MS_STEP_TIMEOUT)"
         )
+
+
+def test_rank_that_hangs_is_named_with_its_stack_and_replaced_by_limits_that_are_learned(
+    tmp_path: Path,
+) -> None:
+    """Rank 0 stands in no collective, rank 1 waits in one."""
+    environment = {"MS_STEP_TIMEOUT": "auto", "MS_ABORT_TIMEOUT": "1", "JOB_STEP_MS": "5"}
+    with SmallCluster(tmp_path, environment=environment) as cluster:
+        for name in (*cluster.names, "sched"):
+            cluster.launch(name, **({"JOB_DO": "stand@15"} if name == "worker_0" else {}))
+        cluster.wait_event(EventKind.GENERATION_INTERRUPTED)
+        cluster.wait(lambda: "event=process_replaced" in cluster.log("worker_0"), "replacement")
+
+        [suspected, *_] = cluster.events(EventKind.HANG_SUSPECTED)
+        [ended, *_] = cluster.events(EventKind.GENERATION_INTERRUPTED)
+        said = "rank 0 (worker_0) is in compute behind step 14 for "
+        assert (suspected.event.node_id, suspected.event.step) == ("worker_0", 14)
+        assert suspected.event.reason.startswith(said)
+        assert suspected.event.details.endswith(" in _stand")
+        assert ended.event.reason.startswith(said)
+        assert "ranks that wait for it: 1" in ended.event.reason

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from recovery.core.ids import Generation, NodeId, Rank, RunId
 from recovery.core.messages import HeldCheckpoint
+from recovery.core.phases import Phase, PhaseReport
 from recovery.core.policy import backoff, ranks, rollback
 from recovery.core.records import GenerationRecord
 from recovery.core.rules import Rules
@@ -106,3 +107,17 @@ def test_dials_wait_between_half_and_the_whole_of_a_doubling_bound(attempt: int,
     full = min(RULES.backoff_ms_max, RULES.backoff_ms_min * 2 ** min(attempt, 16))
     assert full // 2 <= backoff.next_dial_ms(attempt, jitter, RULES) <= full
     assert RULES.heartbeat_ms_min <= backoff.next_heartbeat_ms(jitter, RULES) <= RULES.heartbeat_ms_max
+
+
+@pytest.mark.parametrize(
+    ("limit_ms", "lasting_ms", "is_soon"),
+    [(None, 1_000, True), (None, 999, False), (0, 60_000, False)],
+)
+def test_a_long_phase_is_told_of_each_second_where_it_is_judged(
+    limit_ms: int | None, lasting_ms: int, is_soon: bool
+) -> None:
+    rules = Rules(worker_count=2, step_timeout_ms=limit_ms)
+    report = PhaseReport(phase=Phase.DATA, lasting_ms=lasting_ms)
+
+    assert (backoff.next_heartbeat_ms(0.5, rules, report) == 1_000) is is_soon
+    assert backoff.next_heartbeat_ms(0.5, rules) == 4_000

@@ -45,6 +45,8 @@ def _value(kind: inspect.Type, name: str, *, everything: bool) -> Any:
             return _fields(kind, everything=everything)
         case inspect.VarTupleType(item_type=item):
             return [_value(item, name, everything=everything)]
+        case inspect.DictType(key_type=key, value_type=item):
+            return {_value(key, name, everything=everything): _value(item, name, everything=everything)}
         case inspect.UnionType(types=types):
             return _value(
                 next(one for one in types if not isinstance(one, inspect.NoneType)),
@@ -55,10 +57,8 @@ def _value(kind: inspect.Type, name: str, *, everything: bool) -> Any:
             [*_, last] = cls
             assert isinstance(last, enum.Enum), "an enumeration has members"
             return last.value
-        case inspect.BoolType():
-            return True
-        case inspect.FloatType():
-            return 0.5
+        case inspect.BoolType() | inspect.FloatType():
+            return True if isinstance(kind, inspect.BoolType) else 0.5
         case inspect.IntType():
             return 1 + sum(map(ord, name)) % 997
         case inspect.StrType(pattern=pattern):

@@ -34,6 +34,8 @@ def values(kind: msgspec.inspect.Type) -> st.SearchStrategy[Any]:
         return st.one_of(*(values(each) for each in found.types))
     if isinstance(found, msgspec.inspect.VarTupleType):
         return st.lists(values(found.item_type), max_size=3).map(tuple)
+    if isinstance(found, msgspec.inspect.DictType):
+        return st.dictionaries(values(found.key_type), values(found.value_type), max_size=3)
     if isinstance(found, msgspec.inspect.StructType):
         return structs(found.cls)
     if isinstance(found, msgspec.inspect.EnumType):
@@ -219,6 +221,8 @@ def unbounded(kind: msgspec.inspect.Type, where: str) -> list[str]:
         return [found for each in kind.types for found in unbounded(each, where)]
     if isinstance(kind, msgspec.inspect.VarTupleType):
         return unbounded(kind.item_type, where)
+    if isinstance(kind, msgspec.inspect.DictType):
+        return [*unbounded(kind.key_type, where), *unbounded(kind.value_type, where)]
     if isinstance(kind, msgspec.inspect.StructType):
         return [found for field in kind.fields for found in unbounded(field.type, f"{where}.{field.name}")]
     if isinstance(kind, msgspec.inspect.IntType):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from recovery.core.phases import PhaseReport
 from recovery.core.rules import Rules
 
 _NEXT_GENERATION_MS_MIN, _NEXT_GENERATION_MS_MAX = 100, 10_000
+_LONG_PHASE_MS = 1_000
+"""A step that takes longer is told of each second: 1,000 ranks that wait for one cost the scheduler a tenth of a processor."""
 SHUTDOWN_GRACE_MS = 2_000
 """How long a leaving process waits for the scheduler to take its last message."""
 
@@ -28,9 +31,14 @@ def next_generation_ms(times: int) -> int:
     return min(_NEXT_GENERATION_MS_MAX, _NEXT_GENERATION_MS_MIN << min(times - 2, 16))
 
 
-def next_heartbeat_ms(jitter: float, rules: Rules) -> int:
-    """Wait before the next heartbeat: uniform between the bounds, so that nodes do not beat together."""
-    return int(rules.heartbeat_ms_min + (rules.heartbeat_ms_max - rules.heartbeat_ms_min) * jitter)
+def next_heartbeat_ms(jitter: float, rules: Rules, phase: PhaseReport | None = None) -> int:
+    """Wait before the next heartbeat: uniform between the bounds, so that nodes do not beat together.
+
+    What the main thread does is told each second once it lasts (`phase`), where the scheduler judges by that.
+    """
+    usual = int(rules.heartbeat_ms_min + (rules.heartbeat_ms_max - rules.heartbeat_ms_min) * jitter)
+    is_long = rules.step_timeout_ms is None and phase is not None and phase.lasting_ms >= _LONG_PHASE_MS
+    return min(usual, _LONG_PHASE_MS) if is_long else usual
 
 
 def unreachable_limit_ms(rules: Rules, *, leaving: bool, member: bool, trains_on: bool) -> int | None:

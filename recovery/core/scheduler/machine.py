@@ -45,7 +45,7 @@ from recovery.core.scheduler.effects import (
     WaitingTimer,
     WindowsTimer,
 )
-from recovery.core.scheduler.generations import training_messages
+from recovery.core.scheduler.generations import hung_ranks, training_messages
 from recovery.core.scheduler.membership import (
     liveness,
     lost_scheduler_store,
@@ -256,8 +256,8 @@ class SchedulerMachine:
         state = self.state
         match message:
             case m.Heartbeat():
-                training_messages.note_stall(state, node, message, now_ms)
-                return liveness.on_heartbeat(state, node, message)
+                answer = liveness.on_heartbeat(state, node, message)
+                return [*answer, *hung_ranks.note_heartbeat(state, node, message, now_ms)]
             case m.Ready():
                 ready_reports.on_ready(state, node, message)
                 return []

@@ -28,6 +28,7 @@ from recovery.core.records import (
 from recovery.core.rules import Rules
 from recovery.core.scheduler.barrier import Barrier
 from recovery.core.scheduler.copy_state import Copying, Uploading
+from recovery.core.scheduler.hang_watch import HangWatch
 from recovery.core.scheduler.job_states import ENDED, JobFact, next_state
 from recovery.core.scheduler.node import Node, Slots
 from recovery.core.scheduler.pending_facts import Facts
@@ -190,9 +191,11 @@ class SchedulerState:
         """Jobs whose state a person has archived in this path: a worker that knows one of them may start over."""
         self.differing = set[tuple[Program, Program]]()
         """Of two hosts, and said."""
-        self.vacancies, self.refusals, self.store_rebuild = Vacancies(), Refusals(), LostStore()
-        slots = rules.worker_count + rules.server_count + rules.standby_count
-        self.waiting = WaitingList(at_most=slots + BESIDE_SLOTS)
+        self.vacancies, self.refusals = Vacancies(), Refusals()
+        self.store_rebuild, self.hangs = LostStore(), HangWatch()
+        self.waiting = WaitingList(
+            at_most=rules.worker_count + rules.server_count + rules.standby_count + BESIDE_SLOTS
+        )
         """The processes that were refused for now, and are answered when their time has come."""
 
     # --- looking -------------------------------------------------------------------------------------------------------

@@ -300,9 +300,9 @@ class WorkerMachine:
                 assert_never(answered)
 
     def _on_heartbeat_due(self, fired: s.TimerFired, now_ms: int) -> list[WorkerEffect]:
-        again = SetTimer(
-            s.WorkerTimer.HEARTBEAT, now_ms + backoff.next_heartbeat_ms(fired.jitter, self._rules)
-        )
+        phase = self._main_thread.progress.newest.phase
+        waits_ms = backoff.next_heartbeat_ms(fired.jitter, self._rules, phase)
+        again = SetTimer(s.WorkerTimer.HEARTBEAT, now_ms + waits_ms)
         beat = [self._heartbeat()] if self._connection.is_admitted else []
         return [*beat, *self._main_thread.note_progress(now_ms, self.admitted), again]
 

@@ -111,7 +111,7 @@ class Progress:
     def stopped(self, generation: Generation, step: int) -> None:
         """The main thread has left the training function behind this step."""
         self.newest = msgspec.structs.replace(
-            self.newest, generation=generation, step=step, epoch=0, step_in_epoch=0
+            self.newest, generation=generation, step=step, epoch=0, step_in_epoch=0, phase=None
         )
 
     def note(
@@ -180,6 +180,7 @@ class Heartbeats:
                 epoch=newest.epoch,
                 total_steps=newest.total_steps,
                 loss=newest.loss,
+                phase=newest.phase,
             )
         )
 

@@ -10,6 +10,7 @@ import msgspec
 from recovery.core.copy_messages import FetchFault
 from recovery.core.ids import Generation, Rank, RequestId, ResumeToken
 from recovery.core.messages import FromScheduler, HeldCheckpoint, HeldCopy, JobHistory, LiveState, Skipped
+from recovery.core.phases import PhaseReport
 
 
 class WorkerTimer(str, Enum):
@@ -110,6 +111,8 @@ class StepsDone(msgspec.Struct, frozen=True, tag="steps_done"):
     """With how many steps training is over; 0: not known."""
     loss: float | None = None
     """The newest that is known on the host; None: none."""
+    phase: PhaseReport | None = None
+    """What the main thread does; None: nobody says."""
 
 
 class CheckpointPublished(msgspec.Struct, frozen=True, tag="checkpoint_published"):

@@ -1,9 +1,4 @@
-"""What ranks report of their plan and training: it is not usable, it has begun, the data plane is open or broke, the code raised, it is done.
-
-A rank that is connected may make no step: its heartbeats come, and its main thread hangs where no collective would notice it. Which of the ranks that
-wait for each other hangs shows itself when the generation has ended: its main thread does not come back, and its process is replaced
-(`core/worker/main_thread.py`).
-"""
+"""What ranks report of their plan and training: it is not usable, it has begun, the data plane is open or broke, the code raised, it is done."""
 
 from __future__ import annotations
 
@@ -16,8 +11,7 @@ from recovery.core.policy.next_plan import CrashLoop, crash_loop_after
 from recovery.core.records import CheckpointState, EventKind, EventRecord, JobState, Record, to_record
 from recovery.core.scheduler.effects import SchedulerEffect, Send
 from recovery.core.scheduler.generations import live
-from recovery.core.scheduler.node import Node, StepWait
-from recovery.core.scheduler.pauses import PAUSE_MS
+from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
 
 _NAMED_MAX = 5
@@ -151,26 +145,3 @@ def on_checkpoint_invalid(
         f"the checkpoint of step {bad.step} is not usable on {node.record.node_id}: {bad.reason}"
     )
     return [state.answer(node, bad.request_id, records)]
-
-
-def note_stall(state: SchedulerState, node: Node, beat: m.Heartbeat, now_ms: int) -> None:
-    """A heartbeat says at which step its rank is: the generation cannot go on where that is the same for too long.
-
-    Who has made no step at all is not judged: a program that tells nothing of its steps, or one that compiles its first.
-    """
-    limit_ms = state.rules.step_timeout_ms
-    is_training = state.job.state is JobState.RUNNING and beat.generation == state.job.generation
-    if not limit_ms or not is_training or not beat.step or node.done or node.is_standby:
-        node.step_wait = None
-        return
-    before = node.step_wait
-    if before is None or (before.generation, before.step) != (beat.generation, beat.step):
-        node.step_wait = StepWait(beat.generation, beat.step, 0, now_ms)
-        return
-    # One that is later than that shows that one of the two processes was paused.
-    passed_ms = min(now_ms - before.heard_ms, state.rules.heartbeat_ms_max + PAUSE_MS)
-    node.step_wait = before._replace(lasting_ms=before.lasting_ms + passed_ms, heard_ms=now_ms)
-    if node.step_wait.lasting_ms >= limit_ms:
-        node.step_wait = None
-        reason = f"{node.record.node_id} is connected, and has made no step behind step {beat.step} for {limit_ms / 1000:g} s (MS_STEP_TIMEOUT)"
-        state.facts.fail(reason, crash_loop=ended_at(state, beat.step, now_ms))

@@ -1,0 +1,47 @@
+"""What a rank's main thread does, as its heartbeats tell it: by that a rank that hangs is told from those that wait for it."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+
+from recovery.core.message_fields import Count, Text
+
+
+class Phase(str, Enum):
+    """One part of a step, in the order in which they come."""
+
+    START = "start"
+    """A generation's load, and its first step: a world is formed, code is compiled."""
+    DATA = "data"
+    """The loader makes a batch."""
+    COMPUTE = "compute"
+    """From a batch to the end of the optimizer's step. A rank that waits for others in a collective waits here."""
+    COMPILE = "compile"
+    """Something is compiled behind the first step, too."""
+    OWN_CODE = "own_code"
+    """What a script does behind the optimizer's step, and callbacks: logs, metrics."""
+    EVALUATION = "evaluation"
+    """The same, with the model in evaluation mode."""
+    SAVE = "save"
+    """A checkpoint is saved."""
+    STEP = "step"
+    """A whole step of a loop that does not tell its parts."""
+
+    __hash__ = str.__hash__
+    """That of an Enum is Python's, and four times a step is often."""
+
+
+class PhaseReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Of one rank, with a heartbeat."""
+
+    phase: Phase
+    lasting_ms: Count
+    """By its own clock, without the time in which the whole process was stopped."""
+    collectives: Count = 0
+    """How many it has begun since its world was formed: who waits in one is ahead of whom it waits for. 0: not known."""
+    longest_ms: dict[Phase, Count] = {}
+    """The longest of each that this process has come through."""
+    stack: Text = ""
+    """Where its main thread is, innermost frame last; empty: not looked at."""

@@ -1,0 +1,75 @@
+"""Tells a session's clock of phases what only torch knows.
+
+Where an optimizer's step ends, that a model is evaluated, that something is compiled, how many collectives were begun.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from torch import distributed
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from recovery.core.phases import Phase
+from recovery.torch.state import TrainState
+from recovery.training import current
+from recovery.training.session import Session
+
+
+class StepParts:
+    """One per process, as torch's hooks are."""
+
+    def __init__(self) -> None:
+        """Nothing is hooked yet."""
+        self._sees_optimizers = self._sees_compiler = False
+        self._before_compiling = Phase.COMPUTE
+
+    def enter(self, session: Session) -> None:
+        """An entry begins."""
+        session.phases.is_evaluating = lambda: _is_evaluating(session)
+        session.phases.collectives = collectives_begun
+        if not self._sees_optimizers:
+            self._sees_optimizers = True
+            register_optimizer_step_post_hook(self._behind_step)
+        # To import it takes a second, which nothing that is not compiled needs.
+        dynamo = sys.modules.get("torch._dynamo")
+        if dynamo is not None and not self._sees_compiler:
+            self._sees_compiler = True
+            dynamo.callback.on_compile_start(self._compiles)
+            dynamo.callback.on_compile_end(self._has_compiled)
+
+    def _behind_step(self, *_: object) -> None:
+        """An optimizer's step has ended. What follows is the script's own, or the next optimizer's part."""
+        session = current.current_session()
+        if session is not None and session.phases.phase is Phase.COMPUTE:
+            session.phases.enter(Phase.OWN_CODE)
+
+    def _compiles(self, *_: object) -> None:
+        if (session := current.current_session()) is not None:
+            self._before_compiling = session.phases.enter(Phase.COMPILE)
+
+    def _has_compiled(self, *_: object) -> None:
+        if (session := current.current_session()) is not None:
+            session.phases.enter(self._before_compiling)
+
+
+def _is_evaluating(session: Session) -> bool:
+    state = session.state
+    return isinstance(state, TrainState) and any(
+        not getattr(model, "training", True) for model in state.models
+    )
+
+
+def collectives_begun() -> int:
+    """How many collectives this rank has begun in its world; 0: it is in none, or a backend does not count them. Any thread."""
+    world: Any = distributed.group.WORLD
+    if world is None:
+        return 0
+    try:
+        return int(world._get_sequence_number_for_group())  # noqa: SLF001 - torch tells it in no other way
+    except RuntimeError:
+        return 0
+
+
+step_parts = StepParts()

@@ -1,0 +1,128 @@
+"""What the main thread does and since when: noted by it at each change, read by the connection's thread at each heartbeat."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
+from typing import TypeVar
+
+from recovery import clock
+from recovery.core.phases import Phase, PhaseReport
+
+_STACK_FROM_MS = 4_000
+"""What takes less is not judged (core/policy/hang_limits.py: 5 s), so nobody asks where it is."""
+_STACK_FRAMES, _STACK_CHARACTERS = 40, 4_000
+_PAUSED_MS = 1_000
+"""A tick that comes later than the one before by this, beyond what it waited, shows that the process was stopped."""
+
+
+_Batch = TypeVar("_Batch")
+
+
+class PhaseClock:
+    """Of one process, over all its generations."""
+
+    def __init__(self) -> None:
+        """Nothing trains."""
+        self._at = (Phase.START, clock.monotonic_ms(), 0)
+        """What it does, since when, and how long the process had been stopped in all by then. Replaced as a whole: the other thread reads it at any moment."""
+        self._longest_ms: dict[Phase, int] = {}
+        self._is_first = True
+        """The generation's first step is not done: it is part of its start."""
+        self._was_evaluating = False
+        """The newest look into the phase has seen a model in evaluation mode."""
+        self._paused_ms, self._ticked_ms = 0, 0
+        self._thread_id = 0
+        self.is_evaluating: Callable[[], bool] = _never
+        """Is the model in evaluation mode? Set by an integration, for one generation."""
+        self.collectives: Callable[[], int] = _none
+        """How many collectives this rank has begun in its world. Set by an integration, for one generation."""
+
+    @property
+    def phase(self) -> Phase:
+        """What the main thread does, by its own notes."""
+        return self._at[0]
+
+    # --- the main thread -----------------------------------------------------------------------------------------------
+
+    def begin(self) -> PhaseClock:
+        """A generation begins. What the one before has left unfinished is no measure of anything. Gives itself."""
+        self.is_evaluating, self.collectives = _never, _none
+        self._thread_id, self._is_first = threading.get_ident(), True
+        self._at = (Phase.START, clock.monotonic_ms(), self._paused_ms)
+        return self
+
+    def batches(self, drawn: Iterable[_Batch]) -> Iterator[_Batch]:
+        """Draw: until a batch is there it is data, then what is done with it counts."""
+        self.enter(Phase.DATA)
+        for batch in drawn:
+            self.enter(Phase.COMPUTE)
+            yield batch
+            self.enter(Phase.DATA)
+
+    def enter(self, phase: Phase) -> Phase:
+        """The main thread goes on with this. Gives what it did before."""
+        before = self._at[0]
+        if not self._is_first:
+            self._move(phase)
+        return before
+
+    def stepped(self) -> None:
+        """A step is applied: the first one of a generation ends its start, any other one a phase that is a whole step."""
+        if self._is_first or self._at[0] is Phase.STEP:
+            self._is_first = False
+            self._move(Phase.STEP)
+
+    def _move(self, phase: Phase) -> None:
+        (left, since_ms, paused_ms), now_ms = self._at, clock.monotonic_ms()
+        self._at = (phase, now_ms, self._paused_ms)
+        if self._was_evaluating:
+            left, self._was_evaluating = Phase.EVALUATION, False
+        lasted_ms = now_ms - since_ms - (self._paused_ms - paused_ms)
+        if lasted_ms > self._longest_ms.get(left, -1):
+            self._longest_ms[left] = lasted_ms
+
+    # --- the connection's thread ---------------------------------------------------------------------------------------
+
+    def tick(self, waited_s: float) -> None:
+        """The connection's thread runs, having meant to wait for so long: it finds out where the whole process was stopped."""
+        now_ms = clock.monotonic_ms()
+        late_ms = now_ms - self._ticked_ms - int(waited_s * 1_000)
+        if self._ticked_ms and late_ms >= _PAUSED_MS:
+            self._paused_ms += late_ms
+        self._ticked_ms = now_ms
+
+    def report(self) -> PhaseReport:
+        """What the main thread does now."""
+        phase, since_ms, paused_ms = self._at
+        lasting_ms = max(0, clock.monotonic_ms() - since_ms - (self._paused_ms - paused_ms))
+        if phase in (Phase.COMPUTE, Phase.OWN_CODE) and self.is_evaluating():
+            phase = Phase.EVALUATION
+            # A look that comes as the main thread goes on is one phase late, and makes a limit longer.
+            self._was_evaluating = True
+        return PhaseReport(
+            phase=phase,
+            lasting_ms=lasting_ms,
+            collectives=self.collectives(),
+            longest_ms=self._longest_ms.copy(),
+            stack=self._stack() if lasting_ms >= _STACK_FROM_MS else "",
+        )
+
+    def _stack(self) -> str:
+        """Where the main thread is, innermost frame last; without source lines, which would have to be read from a disk."""
+        frame: FrameType | None = sys._current_frames().get(self._thread_id)  # noqa: SLF001 - the one way to see another thread's
+        lines: list[str] = []
+        while frame is not None and len(lines) < _STACK_FRAMES:
+            lines.append(f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}")
+            frame = frame.f_back
+        return "\n".join(reversed(lines))[-_STACK_CHARACTERS:]
+
+
+def _never() -> bool:
+    return False
+
+
+def _none() -> int:
+    return 0

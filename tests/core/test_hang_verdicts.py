@@ -1,0 +1,199 @@
+"""Which rank holds the others up is found out by what all have said, and from when on that is a hang by what was seen before (MS_STEP_TIMEOUT=auto)."""
+
+from __future__ import annotations
+
+import pytest
+
+from recovery.core import messages as m
+from recovery.core.ids import Generation
+from recovery.core.phases import Phase, PhaseReport
+from recovery.core.policy import hang_limits
+from recovery.core.policy.hang_limits import RankPhase
+from recovery.core.records import EventKind, EventRecord
+from recovery.core.rules import Rules
+from tests.core.desk import Desk, Worker, running_workers
+
+LEARNED = dict.fromkeys(Phase, 100)
+
+
+def rank(name: str, phase: Phase, lasting_ms: int, *, step: int = 7, collectives: int = 0) -> RankPhase:
+    return RankPhase(
+        " ab".index(name),
+        name,
+        step,
+        PhaseReport(phase=phase, lasting_ms=lasting_ms, collectives=collectives),
+    )
+
+
+@pytest.mark.parametrize(
+    ("ranks", "named"),
+    [
+        # In the loader, while the other one waits in the collective of the same step.
+        ([rank("a", Phase.COMPUTE, 9_000), rank("b", Phase.DATA, 9_000)], "b"),
+        ([rank("a", Phase.COMPUTE, 9_500, collectives=12), rank("b", Phase.COMPUTE, 9_000, collectives=11)], "b"),
+        # Another one is a step ahead.
+        ([rank("a", Phase.COMPUTE, 9_000, step=8, collectives=12), rank("b", Phase.DATA, 9_000)], "b"),
+        ([rank("a", Phase.COMPUTE, 6_000), rank("b", Phase.COMPUTE, 9_000)], "b"),
+        ([rank("a", Phase.DATA, 9_000)], "a"),
+        # Who is behind takes as long as it may: nobody is judged for waiting for it.
+        ([rank("a", Phase.COMPUTE, 50_000, collectives=9), rank("b", Phase.SAVE, 50_000, collectives=8)], None),
+        ([rank("a", Phase.COMPUTE, 50_000, collectives=9), rank("b", Phase.COMPILE, 10**7, collectives=8)], None),
+        ([rank("a", Phase.COMPUTE, 50_000, collectives=9), rank("b", Phase.EVALUATION, 61_000, collectives=8)], "b"),
+        ([rank("a", Phase.COMPUTE, 4_000), rank("b", Phase.DATA, 4_999)], None),
+    ],
+)  # fmt: skip
+def test_the_one_that_others_wait_for_is_named(ranks: list[RankPhase], named: str | None) -> None:
+    found = hang_limits.suspect(ranks, LEARNED)
+
+    assert (found.node_id if found is not None else None) == named
+
+
+def test_a_limit_is_three_times_the_longest_and_five_seconds_at_least() -> None:
+    assert hang_limits.limit_ms(Phase.DATA, {Phase.DATA: 100}) == 5_000
+    assert hang_limits.limit_ms(Phase.DATA, {Phase.DATA: 4_000}) == 12_000
+    assert hang_limits.limit_ms(Phase.DATA, {}) is None
+    assert hang_limits.limit_ms(Phase.COMPILE, {Phase.COMPILE: 100}) is None
+
+
+def test_how_many_wait_is_told() -> None:
+    found = hang_limits.suspect(
+        [rank("a", Phase.COMPUTE, 6_000, collectives=9), rank("b", Phase.COMPUTE, 6_000, collectives=8)],
+        LEARNED,
+    )
+
+    assert found is not None
+    assert found.sentence == (
+        "rank 2 (b) is in compute behind step 7 for 6.0 s, its limit is 5.0 s; ranks that wait for it: 1"
+    )
+
+
+class Job:
+    """Two ranks whose heartbeats come every second."""
+
+    def __init__(self, **rules: bool) -> None:
+        self.desk = Desk(Rules(worker_count=2, step_timeout_ms=None, **rules))
+        self.workers = running_workers(self.desk)
+        self._sequence = 0
+
+    def beat(self, worker: Worker, phase: Phase, lasting_ms: int, *, step: int = 7, stack: str = "") -> None:
+        self._sequence += 1
+        report = PhaseReport(phase=phase, lasting_ms=lasting_ms, longest_ms=LEARNED, stack=stack)
+        worker.send(
+            m.Heartbeat(sequence=self._sequence, generation=worker.generation, step=step, phase=report)
+        )
+
+    def hang(self, seconds: int, *, since: int = 0, step: int = 7) -> None:
+        """Rank 1 is in its loader, and rank 0 waits."""
+        for second in range(since, seconds):
+            self.desk.at(self.desk.now + 1_000)
+            self.beat(self.workers[0], Phase.COMPUTE, 1_000 * second, step=step)
+            self.beat(self.workers[1], Phase.DATA, 1_000 * second, step=step, stack="train.py:7 in read")
+
+    def events(self, kind: EventKind) -> list[EventRecord]:
+        return [one for one in self.desk.events if one.kind is kind]
+
+
+def test_a_hang_is_told_at_the_limit_once_with_its_stack_and_ends_the_generation_at_twice_it() -> None:
+    job = Job()
+    job.hang(9)
+
+    [told] = job.events(EventKind.HANG_SUSPECTED)
+    assert (told.node_id, told.rank, told.step, told.details) == ("worker_1", 1, 7, "train.py:7 in read")
+    assert "rank 1 (worker_1) is in data behind step 7 for 5.0 s" in told.reason
+    assert job.events(EventKind.GENERATION_INTERRUPTED) == []
+
+    job.hang(12, since=9)
+    [ended] = job.events(EventKind.GENERATION_INTERRUPTED)
+    assert "rank 1 (worker_1) is in data behind step 7 for 10.0 s" in ended.reason
+    assert len(job.events(EventKind.HANG_SUSPECTED)) == 1
+    assert all(worker.hears(m.Interrupt) for worker in job.workers)
+
+
+def test_where_hangs_are_reported_they_are_no_more_than_that() -> None:
+    job = Job(replaces_hung=False)
+    job.hang(100)
+
+    assert len(job.events(EventKind.HANG_SUSPECTED)) == 1
+    assert job.events(EventKind.GENERATION_INTERRUPTED) == []
+
+
+def test_a_rank_that_comes_on_is_no_longer_suspected_and_may_be_again() -> None:
+    job = Job()
+    job.hang(7)
+    job.beat(job.workers[0], Phase.COMPUTE, 9_000)
+    assert job.events(EventKind.HANG_CLEARED) == []
+    job.beat(job.workers[1], Phase.DATA, 5, step=8)
+
+    [cleared] = job.events(EventKind.HANG_CLEARED)
+    assert (cleared.node_id, cleared.step) == ("worker_1", 8)
+    assert cleared.reason == "rank 1 (worker_1) has come on from data behind step 7"
+
+    job.hang(7, step=8)
+    assert len(job.events(EventKind.HANG_SUSPECTED)) == 2
+
+
+def test_another_rank_that_hangs_meanwhile_is_told_too() -> None:
+    job = Job(replaces_hung=False)
+    job.hang(7)
+    for second in range(7, 10):
+        job.desk.at(job.desk.now + 1_000)
+        job.beat(job.workers[1], Phase.DATA, 1_000 * second)
+        job.beat(job.workers[0], Phase.DATA, 20_000 + 1_000 * second)
+
+    assert [one.node_id for one in job.events(EventKind.HANG_SUSPECTED)] == ["worker_1", "worker_0"]
+
+
+def test_a_verdict_says_nothing_of_the_next_generation_and_comes_later_there() -> None:
+    job = Job()
+    job.hang(12)
+    for worker in job.workers:
+        worker.ready()
+    for worker in job.workers:
+        worker.follow()
+    job.hang(12, step=9)
+
+    assert len(job.events(EventKind.GENERATION_INTERRUPTED)) == 1, "its limit is 15 s now"
+    assert job.events(EventKind.HANG_CLEARED) == []
+    job.hang(32, since=12, step=9)
+    assert len(job.events(EventKind.GENERATION_INTERRUPTED)) == 2
+
+
+def test_a_suspicion_ends_with_its_generation() -> None:
+    job = Job()
+    job.hang(7)
+    job.workers[0].send(m.CollectiveFailed(generation=job.workers[0].generation, step=7, reason="it broke"))
+    for worker in job.workers:
+        worker.ready()
+    for worker in job.workers:
+        worker.follow()
+    job.hang(3)
+
+    assert job.events(EventKind.HANG_CLEARED) == []
+    assert len(job.events(EventKind.HANG_SUSPECTED)) == 1
+
+
+def test_nobody_is_judged_of_whom_too_little_is_known() -> None:
+    job = Job()
+    for second in range(20):
+        job.desk.at(job.desk.now + 1_000)
+        job.beat(job.workers[1], Phase.DATA, 1_000 * second)
+    assert job.events(EventKind.HANG_SUSPECTED) == [], "the other one has said nothing"
+
+    old = Generation(job.workers[0].generation + 1)
+    job.workers[0].send(m.Heartbeat(sequence=90, generation=job.workers[0].generation, step=7))
+    job.beat(job.workers[1], Phase.DATA, 21_000)
+    job.workers[0].send(m.Heartbeat(sequence=91, generation=old, step=7))
+    assert job.events(EventKind.HANG_SUSPECTED) == [], "the other one says no phase"
+
+    job.beat(job.workers[0], Phase.COMPUTE, 1_000)
+    job.desk.now += 8_000
+    job.beat(job.workers[1], Phase.DATA, 30_000)
+    assert job.events(EventKind.HANG_SUSPECTED) == [], "the other one is silent"
+
+
+def test_a_rank_that_is_done_is_waited_for_by_nobody() -> None:
+    job = Job()
+    job.workers[0].done(step=7)
+    job.hang(7)
+
+    assert [one.node_id for one in job.events(EventKind.HANG_SUSPECTED)] == ["worker_1"]

@@ -1,0 +1,86 @@
+"""The parts of a step that only torch knows are told to the clock of phases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo
+from torch import distributed
+from torch._C._distributed_c10d import HashStore
+
+from recovery.core.phases import Phase
+from recovery.torch import TrainState
+from recovery.torch.step_parts import StepParts
+from recovery.training import current
+from recovery.worker.phase_clock import PhaseClock
+
+parts = StepParts()
+
+
+@pytest.fixture
+def session() -> Iterator[Any]:
+    """In a generation behind its first step, in the part that computes."""
+    entry: Any = SimpleNamespace(phases=PhaseClock().begin(), state=None)
+    current.enter(entry)
+    parts.enter(entry)
+    entry.phases.stepped()
+    entry.phases.enter(Phase.COMPUTE)
+    yield entry
+    current.enter(None)
+
+
+def test_what_follows_an_optimizers_step_is_the_scripts_own(session: Any) -> None:
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    seen = [session.phases.phase]
+    session.phases.enter(Phase.SAVE)
+    optimizer.step()
+
+    assert [*seen, session.phases.phase] == [Phase.OWN_CODE, Phase.SAVE], "a step in a callback ends nothing"
+
+
+def test_compilation_is_a_phase_without_a_limit(session: Any) -> None:
+    seen: list[Phase] = []
+
+    def compiled(graph: torch.fx.GraphModule, _: object) -> Callable[..., Any]:
+        seen.append(session.phases.phase)
+        return graph.forward
+
+    torch.compile(lambda value: value + 1, backend=compiled)(torch.ones(1))
+
+    assert seen == [Phase.COMPILE]
+    assert session.phases.phase is Phase.COMPUTE
+
+
+def test_a_model_in_evaluation_mode_is_evaluated(session: Any) -> None:
+    session.state = TrainState(model=[torch.nn.Linear(2, 1), torch.nn.Dropout(0.1)])
+    assert session.phases.report().phase is Phase.COMPUTE
+
+    session.state = TrainState(model=torch.nn.Linear(2, 1).eval())
+    assert session.phases.report().phase is Phase.EVALUATION
+
+
+def test_outside_an_entry_nothing_is_told(session: Any) -> None:
+    current.enter(None)
+    torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=0.1).step()
+    torch.compile(lambda value: value + 2, backend="eager")(torch.ones(1))
+
+    assert session.phases.phase is Phase.COMPUTE
+
+
+def test_the_collectives_that_a_rank_has_begun_are_counted(session: Any) -> None:
+    assert session.phases.report().collectives == 0
+    distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        before = session.phases.report().collectives
+        for _ in range(3):
+            distributed.all_reduce(torch.ones(1))
+        assert session.phases.report().collectives == before + 3
+    finally:
+        distributed.destroy_process_group()

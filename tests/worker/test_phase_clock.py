@@ -1,0 +1,138 @@
+"""The clock of phases: what the main thread does is measured without what the generation before left unfinished and without pauses of the process."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from recovery import clock
+from recovery.core.phases import Phase
+from recovery.worker.phase_clock import PhaseClock
+
+
+class Time:
+    def __init__(self) -> None:
+        self.now_ms = 1_000
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> Time:
+    moment = Time()
+    monkeypatch.setattr(clock, "monotonic_ms", lambda: moment.now_ms)
+    return moment
+
+
+def in_a_generation(phases: PhaseClock) -> PhaseClock:
+    phases.begin()
+    phases.stepped()
+    return phases
+
+
+def test_the_start_lasts_until_the_first_step_is_done(time: Time) -> None:
+    phases = PhaseClock().begin()
+    time.now_ms += 3_000
+    assert phases.enter(Phase.DATA) is Phase.START
+
+    report = phases.report()
+    assert (report.phase, report.lasting_ms, report.longest_ms) == (Phase.START, 3_000, {})
+
+    phases.stepped()
+    assert phases.report().longest_ms == {Phase.START: 3_000}
+
+
+def test_the_longest_of_each_phase_is_kept_over_generations_but_for_what_was_left_unfinished(
+    time: Time,
+) -> None:
+    phases = in_a_generation(PhaseClock())
+    for lasting_ms in (5, 20, 10):
+        phases.enter(Phase.DATA)
+        time.now_ms += lasting_ms
+        phases.enter(Phase.COMPUTE)
+    time.now_ms += 90_000
+    in_a_generation(phases)
+
+    assert phases.report().longest_ms[Phase.DATA] == 20
+    assert phases.report().longest_ms[Phase.COMPUTE] == 0
+
+
+def test_batches_are_data_until_they_are_there(time: Time) -> None:
+    phases = in_a_generation(PhaseClock())
+    seen: list[Phase] = []
+
+    def drawn() -> list[int]:
+        return [1, 2]
+
+    for _ in phases.batches(drawn()):
+        seen.append(phases.phase)
+        phases.enter(Phase.SAVE)
+
+    assert seen == [Phase.COMPUTE, Phase.COMPUTE]
+    assert phases.phase is Phase.DATA
+
+
+def test_a_loop_that_tells_no_parts_has_whole_steps(time: Time) -> None:
+    phases = in_a_generation(PhaseClock())
+    for _ in range(2):
+        time.now_ms += 700
+        assert phases.report().phase is Phase.STEP
+        phases.stepped()
+
+    assert phases.report().longest_ms[Phase.STEP] == 700
+    assert phases.report().lasting_ms == 0
+
+
+def test_a_stop_of_the_whole_process_is_no_part_of_a_phase(time: Time) -> None:
+    phases = in_a_generation(PhaseClock())
+    phases.tick(0.25)
+    phases.enter(Phase.DATA)
+    time.now_ms += 60_000
+    phases.tick(0.25)
+    time.now_ms += 300
+    phases.tick(0.25)
+
+    assert phases.report().lasting_ms == 550
+    phases.enter(Phase.COMPUTE)
+    assert phases.report().longest_ms[Phase.DATA] == 550
+
+
+def test_what_is_done_with_a_model_in_evaluation_mode_is_an_evaluation(time: Time) -> None:
+    phases = in_a_generation(PhaseClock())
+    phases.is_evaluating = lambda: True
+    phases.enter(Phase.OWN_CODE)
+    time.now_ms += 20_000
+
+    assert phases.report().phase is Phase.EVALUATION
+    phases.enter(Phase.DATA)
+    longest = phases.report().longest_ms
+    assert (phases.report().phase, longest[Phase.EVALUATION]) == (Phase.DATA, 20_000)
+    assert Phase.OWN_CODE not in longest
+    # What an entry's model does is nothing of the next one's.
+    assert in_a_generation(phases).is_evaluating() is False
+
+
+def test_whoever_takes_long_is_told_with_its_stack_and_the_collectives_it_has_begun(time: Time) -> None:
+    phases, go_on, begun = PhaseClock(), threading.Event(), threading.Event()
+
+    def waits_in_here() -> None:
+        in_a_generation(phases)
+        phases.collectives = lambda: 12
+        phases.enter(Phase.COMPUTE)
+        begun.set()
+        go_on.wait()
+
+    main = threading.Thread(target=waits_in_here)
+    main.start()
+    begun.wait()
+    try:
+        assert phases.report().stack == ""
+        time.now_ms += 4_000
+        report = phases.report()
+    finally:
+        go_on.set()
+        main.join()
+
+    assert report.collectives == 12
+    lines = report.stack.splitlines()
+    assert lines[-1].endswith("in wait")
+    assert any(line.endswith("in waits_in_here") for line in lines)
