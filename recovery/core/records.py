@@ -107,7 +107,7 @@ class EventKind(str, Enum):
     HANG_CLEARED = "hang_cleared"
     """The rank that was suspected has come on by itself."""
     GENERATION_INTERRUPTED = "generation_interrupted"
-    """Training stops on every rank; `reason` names whose fault it was."""
+    """Training stops on every rank; `reason` names whose fault it was, `details` is `no step` where that was a rank that made none for MS_STEP_TIMEOUT."""
     NODE_READY = "node_ready"
     """A node waits for the next plan and has said which checkpoints it holds."""
     PLAN_MADE = "plan_made"
@@ -152,6 +152,10 @@ AS_STANDBY = "standby"
 
 JOB_STOPPED = "the job was stopped"
 """How the reason of a generation's end begins that a launcher has asked for: nothing failed. Stores hold it in this word."""
+
+
+NO_STEP = "no step"
+"""Details of a `generation_interrupted` by a rank that is connected and made no step for MS_STEP_TIMEOUT. Stores hold it in this word."""
 
 
 STARTS_AGAIN = "it starts its program again"

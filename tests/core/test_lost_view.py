@@ -126,3 +126,22 @@ def test_who_has_had_no_plan_and_is_not_ready_for_one_is_shown_as_warming_up() -
     second.die()
     desk.at(600)
     assert warming_up() == [], "survivors stop, and who is lost is not here"
+
+
+def test_how_long_ago_the_newest_step_was_made_is_shown() -> None:
+    desk = Desk(Rules(worker_count=2))
+    first, second = Worker(desk, "worker_0"), Worker(desk, "worker_1")
+    begin((first, second))
+
+    def age_ms() -> object:
+        return job_view(desk.machine.state, desk.now)["step_age_ms"]
+
+    assert age_ms() is None, "nobody has made one"
+    desk.at(1_000)
+    first.send(m.FirstStep(generation=Generation(1), step=1))
+    desk.at(3_000)
+    assert age_ms() == 2_000
+    second.send(m.Heartbeat(sequence=1, generation=Generation(1), step=4))
+    desk.at(4_000)
+    first.send(m.Heartbeat(sequence=1, generation=Generation(1), step=1))
+    assert age_ms() == 1_000, "a heartbeat without a step is none"

@@ -7,7 +7,7 @@ import pytest
 from recovery.core import messages as m
 from recovery.core.ids import Generation
 from recovery.core.policy.next_plan import SAME_ENDS_MAX
-from recovery.core.records import EventKind, JobRecord, JobState
+from recovery.core.records import NO_STEP, EventKind, JobRecord, JobState
 from recovery.core.rules import Rules
 from tests.core.desk import Desk, Worker, running_workers
 
@@ -41,6 +41,8 @@ def test_a_rank_that_hangs_while_its_heartbeats_come_ends_the_generation(desk: D
     assert reasons(desk) == [
         "worker_1 is connected, and has made no step behind step 7 for 20 s (MS_STEP_TIMEOUT)"
     ]
+    [ended] = [one for one in desk.events if one.kind is EventKind.GENERATION_INTERRUPTED]
+    assert ended.details == NO_STEP
     assert workers[1].hears(m.Interrupt)
     assert desk.now == LIMIT_MS + BEAT_MS
 

@@ -131,6 +131,9 @@ class Node:
     newest_beat: Heartbeat | None = None
     """What it told of its training last, for people; None: nothing yet."""
 
+    stepped_ms: int | None = None
+    """When it said last that it had made a step; None: not to this scheduler."""
+
     program: Program | None = None
     """What it runs, as it said."""
 
@@ -203,6 +206,12 @@ class Node:
         self._record = record
         self.held_rank = self.held_rank if record.rank is None else record.rank
         self.count()
+
+    def told_step(self, step: int) -> None:
+        """It has just said at which step it is."""
+        if step > self._record.step:
+            self.stepped_ms = self.heard_ms
+        self.record = msgspec.structs.replace(self._record, step=step)
 
     @property
     def slot(self) -> str:

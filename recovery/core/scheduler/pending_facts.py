@@ -22,6 +22,8 @@ class Failure(NamedTuple):
     cause: Cause = Cause.OTHER
     about: str = ""
     """The node whose loss it is; empty: of none."""
+    details: str = ""
+    """Of the event."""
 
 
 class Arrival(NamedTuple):

@@ -35,6 +35,9 @@ def job_view(state: SchedulerState, now_ms: int) -> dict[str, Any]:
         "began_at_step": began_at,
         "trains": trains,
         "waits_ms": None if since_ms is None else now_ms - since_ms,
+        "step_age_ms": min(
+            (now_ms - node.stepped_ms for node in state.workers if node.stepped_ms is not None), default=None
+        ),
         "nodes": [
             {
                 "node_id": node.record.node_id,

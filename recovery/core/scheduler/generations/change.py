@@ -59,6 +59,7 @@ def interrupt(state: SchedulerState, failure: Failure, now_ms: int) -> list[Sche
         generation=state.job.generation,
         step=ended.ended_step,
         reason=reason,
+        details="" if stops else failure.details,
     )
     job = state.change_job(JobFact.GENERATION_INTERRUPTED, reason=reason, cause=cause, about=about)
     effects.append(Persist((job, ended, event), tuple(answers)))

@@ -13,12 +13,13 @@ from recovery.core.ids import NodeId
 from recovery.core.phases import PhaseReport
 from recovery.core.policy import hang_limits
 from recovery.core.policy.hang_limits import RankPhase, Suspect
-from recovery.core.records import EventKind, EventRecord, JobState
+from recovery.core.records import NO_STEP, EventKind, EventRecord, JobState
 from recovery.core.scheduler.effects import SchedulerEffect
 from recovery.core.scheduler.generations.training_messages import ended_at
 from recovery.core.scheduler.hang_watch import Suspicion
 from recovery.core.scheduler.node import Node, StepWait
 from recovery.core.scheduler.pauses import PAUSE_MS
+from recovery.core.scheduler.pending_facts import Failure
 from recovery.core.scheduler.state import SchedulerState
 
 _REPLACED_AT = 2
@@ -55,7 +56,7 @@ def _note_stall(state: SchedulerState, node: Node, beat: m.Heartbeat, limit_ms: 
     if node.step_wait.lasting_ms >= limit_ms:
         node.step_wait = None
         reason = f"{node.record.node_id} is connected, and has made no step behind step {beat.step} for {limit_ms / 1000:g} s (MS_STEP_TIMEOUT)"
-        state.facts.fail(reason, crash_loop=ended_at(state, beat.step, now_ms))
+        _fail(state, reason, beat.step, now_ms)
 
 
 def _look_at_phases(
@@ -123,7 +124,7 @@ def _suspect(state: SchedulerState, found: Suspect, now_ms: int) -> list[Schedul
         watch.learn({found.phase: limit_ms})
         watch.suspicion = None
         reason = f"{found.sentence}, and twice that is over (MS_STEP_TIMEOUT=auto, MS_ON_HANG=replace)"
-        state.facts.fail(reason, crash_loop=ended_at(state, found.step, now_ms))
+        _fail(state, reason, found.step, now_ms)
     return effects
 
 
@@ -134,3 +135,8 @@ def _suspected(state: SchedulerState, node: Node, found: Suspect) -> EventRecord
     return state.node_event(
         EventKind.HANG_SUSPECTED, node, step=found.step, reason=found.sentence, details=beat.phase.stack
     )
+
+
+def _fail(state: SchedulerState, reason: str, step: int, now_ms: int) -> None:
+    crash_loop = ended_at(state, step, now_ms)
+    state.facts.failures.append(Failure(reason, crash_loop=crash_loop, details=NO_STEP))

@@ -57,7 +57,7 @@ def on_first_step(state: SchedulerState, node: Node, first: m.FirstStep) -> list
     """It has done the first step after the plan's."""
     if first.generation != state.job.generation:
         return []
-    node.record = msgspec.structs.replace(node.record, step=first.step)
+    node.told_step(first.step)
     return [Persist((state.node_event(EventKind.FIRST_STEP_DONE, node, step=first.step),))]
 
 
@@ -104,7 +104,7 @@ def on_done(state: SchedulerState, node: Node, done: m.Done) -> list[SchedulerEf
         # Its generation is over: it is interrupted, comes back and reports it again.
         return []
     node.done = True
-    node.record = msgspec.structs.replace(node.record, step=done.step)
+    node.told_step(done.step)
     return [state.answer(node, done.request_id, [node.record])]
 
 

@@ -38,7 +38,7 @@ def on_heartbeat(state: SchedulerState, node: Node, beat: m.Heartbeat) -> list[S
     """It is here, and at this step."""
     assert node.connection is not None, "it just spoke"
     if beat.generation == state.job.generation:
-        node.record = msgspec.structs.replace(node.record, step=beat.step)
+        node.told_step(beat.step)
         node.newest_beat, node.step_unknown = beat, False
     return [Send(node.connection, m.HeartbeatAck(sequence=beat.sequence))]
 
