@@ -10,7 +10,7 @@ from typing import BinaryIO
 _OWNER_ONLY = 0o600
 
 
-def new_file(path: Path) -> BinaryIO:
+def new_file(path: Path, mode: int = _OWNER_ONLY) -> BinaryIO:
     """Open a new, empty file. What has the name goes: the part of a process that was killed, a link that somebody has put there.
 
     Raises:
@@ -18,18 +18,23 @@ def new_file(path: Path) -> BinaryIO:
     """
     path.unlink(missing_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    return os.fdopen(os.open(path, flags, _OWNER_ONLY), "wb")
+    return os.fdopen(os.open(path, flags, mode), "wb")
 
 
-def write_over(path: Path, content: bytes) -> None:
+def write_over(path: Path, content: bytes, mode: int = _OWNER_ONLY) -> None:
     """Write a file in the place of what is there: a reader finds the one or the other, whole.
+
+    Args:
+        path: of the file; its draft has the same name with `.part` behind it.
+        content: all of it.
+        mode: who may read it, without what the umask forbids.
 
     Raises:
         OSError: it cannot be written; what was there stays.
     """
     part = path.with_name(f"{path.name}.part")
     try:
-        with new_file(part) as file:
+        with new_file(part, mode) as file:
             file.write(content)
         part.replace(path)
     finally:

@@ -108,6 +108,11 @@ COMMANDS = (
         "The job in time: what each rank did, goodput, and what each failure cost, part by part.",
     ),
     Command(
+        "metrics",
+        LOOK,
+        "Goodput, restarts, lost steps, checkpoints and nodes in the text format of Prometheus, of a job that runs or does not.",
+    ),
+    Command(
         "verify",
         MAINTAIN,
         "Check databases, rows, checkpoints and manifests. Exit code 1 with one line per finding.",

@@ -7,11 +7,31 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import msgspec
 
-from recovery.core.records import JOB_STOPPED, STARTED_AGAIN, EventKind
+from recovery.core.ids import Incarnation, NodeId
+from recovery.core.records import JOB_STOPPED, NO_STEP, STARTED_AGAIN, STARTS_AGAIN, EventKind
 from recovery.report.event_index import EventIndex
 from recovery.report.intervals import difference, intersection, length_ms
 from recovery.report.training_time import TrainingTimes
 from recovery.store.reader import StoredEvent
+
+CAUSES = {
+    "node_lost": "a process died, or was not heard any more",
+    "script": "the script's own code raised",
+    "node_left": "a rank was handed over, or its process was asked to end",
+    "checkpoint": "a checkpoint of the plan was not usable",
+    "hang": "a rank made no step for MS_STEP_TIMEOUT",
+    "stopped": "the job was stopped in order, and somebody has started it again",
+    "other": "none of these; `recovery timeline` says which",
+}
+"""Why an interruption was, in a word."""
+_CAUSES_BY_KIND = {
+    EventKind.NODE_LOST: "node_lost",
+    EventKind.NODE_FAILED: "script",
+    EventKind.NODE_LEFT: "node_left",
+    EventKind.CHECKPOINT_INVALID: "checkpoint",
+}
+
+_Process = tuple[NodeId | None, Incarnation | None]
 
 
 class Recovery(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +63,8 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
     """A rank that stopped has said how far it had come. Else all that did have died: what they last noted is up to a heartbeat old."""
     is_resumption: bool = False
     """Nothing failed: the job was stopped in order, and somebody has started it again."""
+    cause: str = ""
+    """One of `CAUSES`, as far as the events say."""
 
     @property
     def because_text(self) -> str:
@@ -96,6 +118,9 @@ def recoveries(
         causes: by generation, why it ended as far as that became known: behind a broken data plane a launcher may have seen a process killed.
     """
     log, pauses = times.log, times.pauses
+    raised = {
+        (stored.event.node_id, stored.event.incarnation) for _, stored in log.of_kind(EventKind.NODE_FAILED)
+    }
     for position, stored in log.of_kind(EventKind.GENERATION_INTERRUPTED):
         planned = log.first_from(position, EventKind.PLAN_MADE)
         if planned is None:
@@ -109,6 +134,7 @@ def recoveries(
             plan.wall_ms,
             *(_last_first_ms(of_next, kind) for kind in _BEGINNING),
         )
+        is_resumption = _is_resumption(log, position, planned)
         # A part whose end is not in the event log takes no time.
         noticed_ms = _noticed_ms(log, position)
         marks = list(itertools.accumulate(ends, max, initial=noticed_ms))
@@ -129,7 +155,8 @@ def recoveries(
             paused_ms=length_ms(intersection(((marks[0], marks[-1]),), pauses)),
             unknown_ms=_unknown_ms(times, before, noticed_ms),
             lost_steps_known=before in stopped,
-            is_resumption=_is_resumption(log, position, planned),
+            is_resumption=is_resumption,
+            cause="stopped" if is_resumption else _cause(log, position, planned, raised),
         )
 
 
@@ -140,6 +167,20 @@ def _is_resumption(log: EventIndex, interrupted: int, planned: int) -> bool:
     left = log.events[max(0, interrupted - 1)].event.kind is EventKind.NODE_LEFT
     stopped = log.first_from(interrupted, EventKind.SCHEDULER_STOPPED)
     return left and stopped is not None and stopped < planned
+
+
+def _cause(log: EventIndex, interrupted: int, planned: int, raised: Collection[_Process]) -> str:
+    """By what was written right before the generation's end, or else first behind it: the data plane may break before anybody knows why."""
+    if log.events[interrupted].event.details == NO_STEP:
+        return "hang"
+    for stored in (log.events[max(0, interrupted - 1)], *log.events[interrupted:planned]):
+        event = stored.event
+        cause = _CAUSES_BY_KIND.get(event.kind, "") if event.details != STARTS_AGAIN else ""
+        if cause == "node_lost" and (event.node_id, event.incarnation) in raised:
+            return "script"
+        if cause:
+            return cause
+    return "other"
 
 
 _BEGINNING = (EventKind.RENDEZVOUS_OPENED, EventKind.STATE_LOADED, EventKind.FIRST_STEP_DONE)

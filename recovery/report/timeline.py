@@ -7,14 +7,22 @@ have trained.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from recovery.core.policy.history import OF_SAVES
 from recovery.core.policy.history import begins_later as begins_later_by
-from recovery.core.records import ActivityRecord, CheckpointRecord, EventKind, GenerationRecord, JobState
+from recovery.core.records import (
+    NO_STEP,
+    ActivityRecord,
+    CheckpointRecord,
+    EventKind,
+    GenerationRecord,
+    JobState,
+)
 from recovery.report.event_index import EventIndex
 from recovery.report.intervals import intersection, length_ms, union
 from recovery.report.node_spans import Doing, NodeSpans, Span
@@ -62,6 +70,14 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     by_generation: tuple[GenerationSummary, ...]
     tells_steps: bool = True
     """A rank has told of a step. False: its script knows nothing of recovery, or has made none, and nobody knows how much of the time was useful."""
+    began_ms: int = 0
+    """When all ranks had done their first step, for the first time; 0: they have not."""
+    trained_ms: int = 0
+    """Until when all ranks are known to have trained last; 0: they never did."""
+    notices: int = 0
+    """How often ranks were to be handed over: a host was to be taken away, a person or a signal asked for it."""
+    hangs: int = 0
+    """How often a rank was connected and made no step for MS_STEP_TIMEOUT."""
     begins_later: bool = False
     """Its oldest events were deleted (`history_thinned`): it begins with the first generation of which all are there."""
 
@@ -157,19 +173,33 @@ def make_timeline(
             (stored.wall_ms, stored.event.step or 0)
             for _, stored in log.of_kind(EventKind.CHECKPOINT_COMMITTED)
         ),
-        outages=tuple(
-            (log.events[position - 1].wall_ms, stored.wall_ms)
-            for position, stored in log.of_kind(EventKind.SCHEDULER_RESTARTED)
-            if position
-        ),
+        outages=_outages(log),
         recoveries=tuple(recoveries(times, begun, reached, stopped, causes)),
         useful_ms=sum(summary.useful_ms for summary in summaries),
         paused_ms=length_ms(times.pauses),
         unknown_ms=_unknown_ms(spans),
         by_generation=summaries,
+        began_ms=times.began_ms,
+        trained_ms=times.trained_ms,
+        notices=_count(log, EventKind.DRAIN_BEGUN, bool),
+        hangs=_count(log, EventKind.GENERATION_INTERRUPTED, NO_STEP.__eq__),
         tells_steps=any(times.generations[number].first_steps for number in times.generations),
         begins_later=begins_later,
     )
+
+
+def _outages(log: EventIndex) -> tuple[tuple[int, int], ...]:
+    """From the last event of one process of the scheduler to the first of the next."""
+    return tuple(
+        (log.events[position - 1].wall_ms, stored.wall_ms)
+        for position, stored in log.of_kind(EventKind.SCHEDULER_RESTARTED)
+        if position
+    )
+
+
+def _count(log: EventIndex, kind: EventKind, of: Callable[[str], bool]) -> int:
+    """How many events of a kind have such details."""
+    return sum(of(stored.event.details) for _, stored in log.of_kind(kind))
 
 
 def _is_whole(events: Sequence[StoredEvent], run: int) -> bool:
@@ -209,17 +239,32 @@ def read_timeline(state: Stored, *, run: int | None = None) -> tuple[Timeline, t
         state: of the recovery path.
         run: which; None: the newest.
     """
-    found = notes(state.path)
-    own = found.by_node.values()
     run = run or state.job.run
     is_finished = run == state.job.run and state.job.state is JobState.FINISHED
+    finished_at = max((node.step for node in state.workers), default=0) if is_finished else 0
+    return timeline_of_files(
+        state.path, state.generations, run=run, saves=state.checkpoints, finished_at=finished_at
+    )
+
+
+def timeline_of_files(
+    path: Path,
+    generations: Iterable[GenerationRecord],
+    *,
+    run: int,
+    saves: Iterable[CheckpointRecord] = (),
+    finished_at: int = 0,
+) -> tuple[Timeline, tuple[str, ...]]:
+    """The same, where the scheduler's other records are at hand. Arguments as of `make_timeline`; errors as of `event_log`."""
+    found = notes(path)
+    own = found.by_node.values()
     timeline = make_timeline(
-        event_log(state.path),
-        state.generations,
+        event_log(path),
+        generations,
         run=run,
         activity=[piece for of_node in own for piece in of_node.activity],
-        saves=[*state.checkpoints, *(save.record for of_node in own for save in of_node.checkpoints)],
-        finished_at=max((node.step for node in state.workers), default=0) if is_finished else 0,
+        saves=[*saves, *(save.record for of_node in own for save in of_node.checkpoints)],
+        finished_at=finished_at,
     )
     return timeline, found.unreadable
 

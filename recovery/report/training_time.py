@@ -106,6 +106,17 @@ class TrainingTimes:
         }
         """By number."""
 
+    @property
+    def began_ms(self) -> int:
+        """When all ranks had done their first step, for the first time; 0: they have not."""
+        return next((one.begun_ms for one in self.generations.values() if one.begun_ms), 0)
+
+    @property
+    def trained_ms(self) -> int:
+        """Until when all ranks are known to have trained last; 0: they never did."""
+        newest_first = (self.generations[number] for number in sorted(self.generations, reverse=True))
+        return next((found[-1][1] for one in newest_first if (found := one.together)), 0)
+
     @cached_property
     def pauses(self) -> Intervals:
         """When the scheduler had been asked to end or the run had finished, no rank trained, as far as is known, and nobody had started the job again."""
