@@ -43,6 +43,7 @@ from recovery.errors import (
     StoreWaitError,
 )
 from recovery.scheduler.executor import Executor
+from recovery.scheduler.metrics_page import MetricsPage
 from recovery.scheduler.process_watch import when_gone
 from recovery.scheduler.startup import load_machine, open_store, raise_descriptor_limit
 from recovery.store.job_token_file import source_of, token_of
@@ -146,12 +147,13 @@ class _Service:
             name="own-name",
             daemon=True,
         ).start()
+        metrics = MetricsPage(self._machine.state, path)
         server = self._server = Server(
             authenticator=authenticator,
             rules=self._settings.rules,
             on_message=self._on_message,
             on_lost=self._on_lost,
-            inspection=Inspection(self._routes(), (("/drain", self._drain),)),
+            inspection=Inspection(self._routes(), (("/drain", self._drain),), metrics.answer),
             channel=self._channel,
         )
         port = await server.start(self._settings.sched_host, self._settings.sched_port)

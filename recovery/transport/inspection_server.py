@@ -8,7 +8,7 @@ before (server.py).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,13 +17,20 @@ from aiohttp import web
 from recovery.transport.rejection_log import RejectionLog
 
 HEALTH_PATH = "/healthz"
+METRICS_PATH = "/metrics"
 ACTION_BYTES_MAX = 4_096
 """Longest body of a request that acts: it names something."""
 
 _logger = logging.getLogger("recovery.transport")
+_FAILED, _SEE_LOG = "event=inspection_failed path=%s", "this view failed, see the scheduler's log"
+_FOR_ANOTHER = ("Origin", "Forwarded", "Via", "X-Forwarded-For")
+"""Of what a browser or a proxy sends."""
 
 Route = Callable[[], tuple[bytes, str]]
 """Gives body and content type."""
+
+Metrics = Callable[[str], Awaitable[tuple[bytes, str]]]
+"""Takes the `Accept` header; gives body and content type. It may wait, for less than a connection may take to its answer."""
 
 Action = Callable[[bytes], tuple[int, Any]]
 """Takes the body of a request; gives the HTTP status and a value that is answered as JSON."""
@@ -35,6 +42,8 @@ class Inspection(NamedTuple):
     routes: Sequence[tuple[str, Route]] = ()
     actions: Sequence[tuple[str, Action]] = ()
     """For processes of the scheduler's own host."""
+    metrics: Metrics | None = None
+    """For a monitoring system, which neither registers nor answers a challenge."""
 
 
 def healthz() -> tuple[bytes, str]:
@@ -67,12 +76,26 @@ class InspectionPages:
             rejections: logs peers that ask for what there is not, or may not be asked for from there.
         """
         self._routes: dict[str, Route] = {HEALTH_PATH: healthz, **dict(inspection.routes)}
-        self._actions = dict(inspection.actions)
+        self._actions, self._metrics = dict(inspection.actions), inspection.metrics
         self._rejections = rejections
 
     def action_of(self, request: web.BaseRequest) -> Action | None:
         """What a request asks to do; None: it asks to see something."""
         return self._actions.get(request.path) if request.method == "POST" else None
+
+    async def metrics(self, request: web.BaseRequest) -> web.Response | None:
+        """What a monitoring system asks for; None: it is not that."""
+        if self._metrics is None or request.path != METRICS_PATH:
+            return None
+        if request.method not in ("GET", "HEAD"):
+            return text_of(405, "only GET")
+        try:
+            body, content_type = await self._metrics(request.headers.get("Accept", ""))
+        except Exception:
+            _logger.exception(_FAILED, request.path)
+            return text_of(500, _SEE_LOG)
+        # Not by name: its parameters say which format it is.
+        return _closing(web.Response(body=body, headers={"Content-Type": content_type}))
 
     def answer(self, request: web.BaseRequest, action: Action | None, body: bytes) -> web.Response:
         """Do it, or show it."""
@@ -81,7 +104,8 @@ class InspectionPages:
     def _show(self, request: web.BaseRequest) -> web.Response:
         route = self._routes.get(request.path)
         if route is None:
-            there_is = f"no such path; there is {', '.join(sorted(self._routes))}"
+            shown = [*self._routes, *([METRICS_PATH] if self._metrics is not None else [])]
+            there_is = f"no such path; there is {', '.join(sorted(shown))}"
             return refused(self._rejections, request, "asked for a path that does not exist", 404, there_is)
         if request.method not in ("GET", "HEAD"):
             return text_of(405, "only GET")
@@ -89,19 +113,25 @@ class InspectionPages:
             body, content_type = route()
         except Exception:
             # A view that fails must not end what it views.
-            _logger.exception("event=inspection_failed path=%s", request.path)
-            return text_of(500, "this view failed, see the scheduler's log")
+            _logger.exception(_FAILED, request.path)
+            return text_of(500, _SEE_LOG)
         return _closing(web.Response(body=body, content_type=content_type))
 
     def _act(self, request: web.BaseRequest, action: Action, body: bytes) -> web.Response:
         """Change something for a caller that could as well send signals to the processes here: nobody else is known yet."""
-        own = request.transport.get_extra_info("sockname") if request.transport is not None else None
-        if own is None or request.remote != own[0] or "Origin" in request.headers:
+        if not is_of_this_host(request):
             self._rejections.note(request.remote or "unknown", f"asked for {request.path} from elsewhere")
             return text_of(403, "only for processes of the scheduler's own host, and not for browsers")
         status, answer = action(body)
         content, content_type = json_body(answer)
         return _closing(web.Response(status=status, body=content, content_type=content_type))
+
+
+def is_of_this_host(request: web.BaseRequest) -> bool:
+    """Does a process of the scheduler's own host ask, and neither a browser nor a proxy for somebody else?"""
+    own = request.transport.get_extra_info("sockname") if request.transport is not None else None
+    is_own = own is not None and request.remote == own[0]
+    return is_own and not any(header in request.headers for header in _FOR_ANOTHER)
 
 
 async def body_of(request: web.BaseRequest) -> bytes | None:

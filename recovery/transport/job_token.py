@@ -196,6 +196,20 @@ class Authenticator:
         named = self._host_names is not None and not self.is_closed
         return named and is_foreign(host, self._host_names or frozenset())
 
+    def is_named(self, host: str) -> bool:
+        """Does a `Host` header name this scheduler? A web page that lets its own name resolve to it says its own."""
+        return self._host_names is None or not is_foreign(host, self._host_names)
+
+    def bearer(self, headers: Mapping[str, str]) -> Proven | Denied | None:
+        """The peer that sends the token itself (RFC 6750), as monitoring systems do, which answer no challenge; None: it does not."""
+        assert self._token is not None, "without a token nobody is asked"
+        scheme, _, given = headers.get("Authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            return None
+        if not self._token.is_text(given.strip()):
+            return Denied(403, f"the bearer token is not that of this job. {_NEXT_STEP}")
+        return Proven(Principal(kind=PrincipalKind.VIEWER, name="", known=AuthMethod.TOKEN), {})
+
     def is_also(self, host_name: str) -> None:
         """The scheduler is known by this name, too."""
         assert self._host_names is not None, "a scheduler that is known by any name needs no other"

@@ -29,9 +29,11 @@ from recovery.transport.connection_limiter import ConnectionLimiter
 from recovery.transport.inspection_server import (
     ACTION_BYTES_MAX,
     HEALTH_PATH,
+    METRICS_PATH,
     Inspection,
     InspectionPages,
     body_of,
+    is_of_this_host,
     refused,
     text_of,
 )
@@ -234,7 +236,7 @@ class Server:
             return proven
         if request.path == CLUSTER_PATH:
             return await self._serve(request, proven)
-        response = self._shown.answer(request, action, body)
+        response = await self._shown.metrics(request) or self._shown.answer(request, action, body)
         if proven is not None:
             response.headers.update(proven.headers)
         return response
@@ -243,7 +245,11 @@ class Server:
         """The peer that asks, and whether it may ask for this at all; None: nobody proves anything here."""
         if not self._authenticator.is_closed or request.path == HEALTH_PATH:
             return None
-        looked = self._authenticator.look_at(request.headers, request.method, request.path, body)
+        if self._looks_from_here(request):
+            return None
+        looked = self._authenticator.bearer(request.headers) if request.path == METRICS_PATH else None
+        if looked is None:
+            looked = self._authenticator.look_at(request.headers, request.method, request.path, body)
         if isinstance(looked, Denied):
             noted = f"asked for {request.path} without the job's token"
             denied = self._refused(request, noted, looked.status, looked.reason)
@@ -252,6 +258,12 @@ class Server:
         if request.path == CLUSTER_PATH and looked.principal.kind is PrincipalKind.VIEWER:
             return text_of(403, "a viewer sends no messages")
         return looked
+
+    def _looks_from_here(self, request: web.BaseRequest) -> bool:
+        """Does a process of this host ask for the metrics, and proves nothing? No page of a browser there may, under a name of its own."""
+        if request.path != METRICS_PATH or "Authorization" in request.headers:
+            return False
+        return self._authenticator.is_named(request.headers.get("Host", "")) and is_of_this_host(request)
 
     async def _serve(self, request: web.BaseRequest, proven: Proven | None) -> web.StreamResponse:
         # Only browsers send it, and a web page must not reach a cluster on localhost.

@@ -27,7 +27,7 @@ WORKERS = ("worker_0", "worker_1")
 TRAINING = {"JOB_STEP_MS": "100", "JOB_HELD_STEP": str(LAST_STEP - 2)}
 """It trains while the stranger speaks, and does not end before it has."""
 REQUEST = HANDSHAKE.replace(b"Host: x", b"Host: " + HOST.encode())
-VIEWS = ("/status", "/events", "/nodes", "/plan", "/metrics")
+VIEWS = ("/status", "/events", "/nodes", "/plan")
 
 
 def every_message(cluster: SmallCluster) -> list[tuple[str, bytes]]:

@@ -235,8 +235,8 @@ DRAIN = (
         "I17",
         "transport/inspection_server.py",
         "InspectionPages._act",
-        'own is None or request.remote != own[0] or "Origin" in request.headers',
-        "own is None",
+        "not is_of_this_host(request)",
+        "request.transport is None",
         ("tests/transport/test_wire_actions.py::test_only_a_process_of_this_host_may_act",),
     ),
 )

@@ -234,12 +234,16 @@ def test_http_answers_are_those_of_the_page(forming: Scheduler) -> None:
         "/checkpoints",
         "/events",
         "/drain",
+        "/metrics",
     }
     for route in routes:
         assert f"`{route}`" in PAGE
         status, _, body = request(forming.port, f"GET {route} HTTP/1.1\nHost: 127.0.0.1")
         assert status == 200
-        assert body == "ok\n" if route == "/healthz" else isinstance(json.loads(body), (dict, list))
+        if route == "/metrics":
+            assert body.startswith("# HELP recovery_")
+        else:
+            assert body == "ok\n" if route == "/healthz" else isinstance(json.loads(body), (dict, list))
 
 
 # --- the page itself -----------------------------------------------------------------------------------------------------
