@@ -10,6 +10,7 @@ from typing import Any
 from recovery.cli.main import COMMANDS, load
 from recovery.core.records import EventKind
 from recovery.errors import ROWS, RecoveryError
+from recovery.report.metrics import METRICS
 from recovery.report.tables import VIEWS
 from tests.house.api_page import api_page
 from tests.house.files import ROOT
@@ -85,6 +86,32 @@ def events_page() -> str:
             [name] = [target.id for target in member.targets if isinstance(target, ast.Name)]
             said[name] = str(text.value.value)
     return _EVENTS_HEAD + "".join(f"| `{kind.value}` | {said[kind.name]} |\n" for kind in EventKind)
+
+
+_METRICS_HEAD = """\
+# Metrics
+
+What `GET /metrics` on the scheduler's port and `recovery metrics PATH` tell Prometheus: [how to](../howto/metrics.md). Names and labels are never
+changed. A metric whose figure is not known is left out. The figures are of the job's newest run.
+
+| metric | type | label | unit | meaning |
+|---|---|---|---|---|
+"""
+
+
+def metrics_page() -> str:
+    """The whole page: every metric, and what its label may say."""
+    rows = [
+        f"| `{row.name}` | {row.kind.value} | {f'`{row.label}`' if row.label else ''} | {row.unit} | {row.meaning} |\n"
+        for row in METRICS
+    ]
+    words = [
+        f"\n## {row.label} of {row.name}\n\n| {row.label} | meaning |\n|---|---|\n"
+        + "".join(f"| `{word}` | {meaning} |\n" for word, meaning in row.words.items())
+        for row in METRICS
+        if row.words
+    ]
+    return _METRICS_HEAD + "".join([*rows, *words])
 
 
 _FLAGS_HEAD = """\
@@ -166,6 +193,7 @@ PAGES = {
     ROOT / "docs/reference/errors.md": errors_page,
     ROOT / "docs/reference/events.md": events_page,
     ROOT / "docs/reference/launcher_flags.md": flags_page,
+    ROOT / "docs/reference/metrics.md": metrics_page,
     ROOT / "docs/reference/cli.md": cli_page,
     ROOT / "docs/reference/protocol.md": protocol_page,
     **DRAWINGS,
