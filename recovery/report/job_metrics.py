@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from recovery.core.records import GenerationRecord
-from recovery.report.metrics import Facts, is_over
+from recovery.report.metrics import Facts, Now, is_over
 from recovery.report.metrics_text import text_of
-from recovery.report.status import status, status_of_view
+from recovery.report.status import status
 from recovery.report.stored import read_stored
 from recovery.report.timeline import Timeline, read_timeline, timeline_of_files
 
@@ -28,7 +28,7 @@ def facts_of_path(path: Path, now_ms: int) -> tuple[Facts, tuple[str, ...]]:
     # A worker that runs notes every few seconds how far it is, whether it comes further or not.
     if timeline.trained_ms and is_over(found["state"]):
         age_ms = max(0, now_ms - timeline.trained_ms)
-    return Facts(found, timeline, age_ms, now_ms), unreadable
+    return Facts(Now.of_status(found, age_ms), timeline, now_ms), unreadable
 
 
 class LiveMetrics:
@@ -43,20 +43,20 @@ class LiveMetrics:
 
     def read(self, path: Path, generations: Iterable[GenerationRecord], run: int) -> None:
         """Read the past again: a second where the event log is long. Errors as of `timeline_of_files`."""
-        self._timeline, _ = timeline_of_files(path, generations, run=run)
+        self._timeline, _ = timeline_of_files(path, generations, run=run, draws=False)
 
-    def text(self, view: Mapping[str, Any], accept: str, now_ms: int) -> tuple[bytes, str]:
+    def text(self, run: int, figures: Mapping[str, Any], accept: str, now_ms: int) -> tuple[bytes, str]:
         """All metrics and their content type: milliseconds.
 
         Args:
-            view: as `recovery.core.scheduler.views.job_view` gives it.
+            run: the newest.
+            figures: as `recovery.core.scheduler.views.figures_view` gives them.
             accept: the header of that name.
             now_ms: by the wall clock.
         """
         timeline = self._timeline
-        if timeline is not None and timeline.run != view["run"]:
+        if timeline is not None and timeline.run != run:
             timeline = None
-        facts = Facts(status_of_view(dict(view), (), place=""), timeline, view["step_age_ms"], now_ms)
-        if self._run != view["run"]:
-            self._run, self._most = view["run"], {}
-        return text_of(facts, accept, self._most)
+        if self._run != run:
+            self._run, self._most = run, {}
+        return text_of(Facts(Now(**figures), timeline, now_ms), accept, self._most)

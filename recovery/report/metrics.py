@@ -12,7 +12,8 @@ from typing import Any, NamedTuple, cast
 
 from recovery.core.records import JobState, NodeState
 from recovery.core.scheduler.job_states import ENDED
-from recovery.report.rank_progress import NOT_RUNNING, STARTING_AGAIN, STOPPED, UNHEARD
+from recovery.core.scheduler.views import STARTING_AGAIN
+from recovery.report.rank_progress import NOT_RUNNING, STOPPED, UNHEARD
 from recovery.report.recoveries import CAUSES, Recovery
 from recovery.report.timeline import Timeline
 
@@ -37,15 +38,43 @@ Durations = Mapping[str, list[float]]
 """The same for a histogram: seconds."""
 
 
+class Now(NamedTuple):
+    """Where a job stands. The fields are the keys of `recovery.core.scheduler.views.figures_view`."""
+
+    state: str
+    """As `recovery status` says it."""
+    step: int
+    committed_step: int
+    step_age_ms: int | None
+    """How long ago the newest step was made; None: nobody knows."""
+    generation: int
+    scheduler_incarnation: int
+    nodes: Mapping[str, int]
+    """Those of the world, by state."""
+    standbys: int
+    """Those that are live."""
+
+    @classmethod
+    def of_status(cls, status: Mapping[str, Any], step_age_ms: int | None) -> Now:
+        """The same as `recovery.report.status` gives it."""
+        return cls(
+            state=status["state"],
+            step=status["newest_step"],
+            committed_step=status["committed_step"],
+            step_age_ms=step_age_ms,
+            generation=status["generation"],
+            scheduler_incarnation=status["scheduler"]["incarnation"],
+            nodes=status["workers_by_state"],
+            standbys=sum(row["state"] == NodeState.LIVE.value for row in status["standbys"]),
+        )
+
+
 class Facts(NamedTuple):
     """What is known of a job."""
 
-    status: Mapping[str, Any]
-    """As `recovery.report.status` gives it, of files or of a running scheduler."""
+    now: Now
     timeline: Timeline | None
     """Of the newest run; None: nothing of it is kept, or it is not read yet."""
-    step_age_ms: int | None
-    """How long ago the newest step was made; None: nobody knows."""
     now_ms: int
     """By the wall clock."""
 
@@ -78,9 +107,9 @@ class Metric(NamedTuple):
         return end if end in ("seconds", "ratio") else ""
 
 
-def _of_status(key: str) -> Callable[[Facts], Values]:
-    """A number of the status; it is null where nobody knows."""
-    return lambda facts: _one(facts.status[key])
+def _of_now(figure: Callable[[Now], float]) -> Callable[[Facts], Values]:
+    """What is always known."""
+    return lambda facts: _one(figure(facts.now))
 
 
 def _of_timeline(figure: Callable[[Timeline], float | None]) -> Callable[[Facts], Values]:
@@ -93,24 +122,15 @@ def _one(value: float | None) -> Values:
 
 
 def _job_states(facts: Facts) -> Values:
-    return {state: float(state == facts.status["state"]) for state in _STATES}
+    return {state: float(state == facts.now.state) for state in _STATES}
 
 
 def _nodes(facts: Facts) -> Values:
-    return {**dict.fromkeys(_NODE_STATES, 0), **facts.status["workers_by_state"]}
-
-
-def _standbys(facts: Facts) -> Values:
-    """Those that are heard."""
-    return _one(sum(row["state"] == NodeState.LIVE.value for row in facts.status["standbys"]))
-
-
-def _incarnation(facts: Facts) -> Values:
-    return _one(facts.status["scheduler"]["incarnation"])
+    return {**dict.fromkeys(_NODE_STATES, 0), **facts.now.nodes}
 
 
 def _step_age(facts: Facts) -> Values:
-    return _one(None if facts.step_age_ms is None else facts.step_age_ms / 1000)
+    return _one(None if facts.now.step_age_ms is None else facts.now.step_age_ms / 1000)
 
 
 def _ettr(facts: Facts) -> Values:
@@ -120,7 +140,7 @@ def _ettr(facts: Facts) -> Values:
     if timeline is None or not timeline.tells_steps or timeline.begins_later:
         return {}
     end_ms = timeline.end_ms
-    if facts.status["state"] not in _GOES_ON:
+    if facts.now.state not in _GOES_ON:
         end_ms = max(end_ms, facts.now_ms)
     return _one(timeline.useful_ms / max(1, end_ms - timeline.begin_ms))
 
@@ -207,13 +227,13 @@ METRICS = (
         "recovery_step",
         Kind.GAUGE,
         "newest step that a rank is known to have made",
-        _of_status("newest_step"),
+        _of_now(lambda now: now.step),
     ),
     Metric(
         "recovery_committed_step",
         Kind.GAUGE,
         "newest step that every rank has saved; 0: none",
-        _of_status("committed_step"),
+        _of_now(lambda now: now.committed_step),
     ),
     Metric(
         "recovery_last_step_age_seconds",
@@ -243,13 +263,20 @@ METRICS = (
             NOT_RUNNING: "no scheduler runs, and its process has ended",
         },
     ),
-    Metric("recovery_standbys", Kind.GAUGE, "live processes that wait for a rank to take over", _standbys),
-    Metric("recovery_generation", Kind.GAUGE, "number of the generation", _of_status("generation")),
+    Metric(
+        "recovery_standbys",
+        Kind.GAUGE,
+        "live processes that wait for a rank to take over",
+        _of_now(lambda now: now.standbys),
+    ),
+    Metric(
+        "recovery_generation", Kind.GAUGE, "number of the generation", _of_now(lambda now: now.generation)
+    ),
     Metric(
         "recovery_scheduler_incarnation",
         Kind.GAUGE,
         "which process of the scheduler it is, from 1 on",
-        _incarnation,
+        _of_now(lambda now: now.scheduler_incarnation),
     ),
     Metric(
         "recovery_goodput_ratio",

@@ -14,6 +14,7 @@ from recovery import process_identity
 from recovery.clock import instant
 from recovery.core.records import JOB_STOPPED, NodeRecord, NodeState
 from recovery.core.scheduler.job_states import ENDED
+from recovery.core.scheduler.views import STARTING_AGAIN
 from recovery.report.stored import Notes, Stored, notes
 from recovery.report.tables import NODES
 from recovery.store.lock import OwnerState, held_locks, owner_state
@@ -26,8 +27,6 @@ NOT_RUNNING, UNHEARD = "not running", "unheard"
 """What the scheduler last called live or suspect, and no scheduler hears now. Of a job: it is not over, and no process of it runs; some may."""
 STOPPED = "stopped"
 """A job that does not run, since somebody has asked for that."""
-STARTING_AGAIN = "starting again"
-"""Its connection is closed and its process runs: a script that survived a failure starts its program again, by exec."""
 
 
 class RankProgress(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,8 +13,8 @@ from recovery import job_line
 from recovery.core.failed_work import FailedWork
 from recovery.core.messages import Role
 from recovery.core.records import CheckpointState, EventKind, NodeState
+from recovery.core.scheduler.views import STARTING_AGAIN
 from recovery.report.rank_progress import (
-    STARTING_AGAIN,
     RunningProcesses,
     newest_step,
     notes_of_now,

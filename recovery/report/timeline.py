@@ -117,7 +117,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
         return {**msgspec.to_builtins(self), "goodput": self.goodput if self.tells_steps else None}
 
 
-def make_timeline(
+def make_timeline(  # noqa: PLR0913 - each is read from another place
     events: Sequence[StoredEvent],
     generations: Iterable[GenerationRecord],
     *,
@@ -125,6 +125,7 @@ def make_timeline(
     activity: Iterable[Written[ActivityRecord]] = (),
     saves: Iterable[CheckpointRecord] = (),
     finished_at: int = 0,
+    draws: bool = True,
 ) -> Timeline:
     """Make a run's timeline from records.
 
@@ -135,6 +136,7 @@ def make_timeline(
         activity: what the ranks recorded of themselves.
         saves: checkpoints that are known: they say how far their generations came.
         finished_at: the step at which all ranks were done; 0: they are not, or nobody knows.
+        draws: False: its spans, more than half of the work, are wanted by nobody. There are none then, and no `unknown_ms`.
     """
     of_run: Sequence[StoredEvent] = [stored for stored in events if stored.event.run in (None, run)]
     planned = {int(record.generation): record for record in generations if record.run == run}
@@ -145,10 +147,7 @@ def make_timeline(
     times = TrainingTimes(of_run, activity, run=run)
     log = times.log
     begun = {number: one.step for number, one in planned.items()}
-    saved: dict[int, int] = {}
-    for save in saves:
-        if save.run == run:
-            saved[int(save.generation)] = max(saved.get(int(save.generation), 0), save.step)
+    saved = _saved(saves, run)
     reached = {number: _reached(times, record, saved.get(number, 0)) for number, record in planned.items()}
     if reached:
         reached[max(reached)] = max(reached[max(reached)], finished_at)
@@ -159,7 +158,7 @@ def make_timeline(
         _summary(number, times.generations[number], redone.get(number, 0), reached)
         for number in times.generations
     )
-    spans = NodeSpans(redone, times).advance(log.events)
+    spans = NodeSpans(redone, times).advance(log.events) if draws else {}
     return Timeline(
         run=run,
         begin_ms=of_run[0].wall_ms if of_run else 0,
@@ -186,6 +185,15 @@ def make_timeline(
         tells_steps=any(times.generations[number].first_steps for number in times.generations),
         begins_later=begins_later,
     )
+
+
+def _saved(saves: Iterable[CheckpointRecord], run: int) -> dict[int, int]:
+    """By generation, the newest step that is known to be saved."""
+    saved: dict[int, int] = {}
+    for save in saves:
+        if save.run == run:
+            saved[int(save.generation)] = max(saved.get(int(save.generation), 0), save.step)
+    return saved
 
 
 def _outages(log: EventIndex) -> tuple[tuple[int, int], ...]:
@@ -254,6 +262,7 @@ def timeline_of_files(
     run: int,
     saves: Iterable[CheckpointRecord] = (),
     finished_at: int = 0,
+    draws: bool = True,
 ) -> tuple[Timeline, tuple[str, ...]]:
     """The same, where the scheduler's other records are at hand. Arguments as of `make_timeline`; errors as of `event_log`."""
     found = notes(path)
@@ -265,6 +274,7 @@ def timeline_of_files(
         activity=[piece for of_node in own for piece in of_node.activity],
         saves=[*saves, *(save.record for of_node in own for save in of_node.checkpoints)],
         finished_at=finished_at,
+        draws=draws,
     )
     return timeline, found.unreadable
 

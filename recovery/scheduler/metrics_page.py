@@ -16,7 +16,7 @@ from typing import Any
 
 from recovery import clock
 from recovery.core.scheduler.state import SchedulerState
-from recovery.core.scheduler.views import job_view
+from recovery.core.scheduler.views import figures_view
 from recovery.errors import RecoveryError
 
 _logger = logging.getLogger("recovery.scheduler")
@@ -63,8 +63,8 @@ class MetricsPage:
             await asyncio.wait((self._reading,), timeout=WAIT_S)
         if self._maker is None:
             return b"# the metrics are not there yet, ask again\n", "text/plain; version=0.0.4"
-        view = job_view(self._state, clock.monotonic_ms())
-        return await asyncio.to_thread(self._maker.text, view, accept, clock.wall_ms())
+        run, figures = self._state.job.run, figures_view(self._state, clock.monotonic_ms())
+        return await asyncio.to_thread(self._maker.text, run, figures, accept, clock.wall_ms())
 
     def _begin(self) -> None:
         """Read the past, in a thread that no end of this process waits for."""

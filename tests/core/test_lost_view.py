@@ -8,7 +8,7 @@ from recovery.core import messages as m
 from recovery.core.ids import Generation
 from recovery.core.messages import ProcessIdentity
 from recovery.core.rules import Rules
-from recovery.core.scheduler.views import job_view, lost_view
+from recovery.core.scheduler.views import figures_view, job_view, lost_view
 from tests.core.desk import Desk, Worker, begin, running_workers
 
 
@@ -145,3 +145,5 @@ def test_how_long_ago_the_newest_step_was_made_is_shown() -> None:
     desk.at(4_000)
     first.send(m.Heartbeat(sequence=1, generation=Generation(1), step=1))
     assert age_ms() == 1_000, "a heartbeat without a step is none"
+    figures = figures_view(desk.machine.state, desk.now)
+    assert (figures["step"], figures["step_age_ms"], figures["nodes"]) == (4, 1_000, {"live": 2})

@@ -12,30 +12,35 @@ from prometheus_client.openmetrics import parser as open_parser
 from typer.testing import CliRunner
 
 from recovery.cli.main import app
-from recovery.core.ids import Incarnation
+from recovery.core import messages as m
+from recovery.core.ids import Generation, Incarnation
 from recovery.core.records import JOB_STOPPED, NO_STEP, STARTS_AGAIN, EventKind, EventRecord
+from recovery.core.rules import Rules
+from recovery.core.scheduler.views import STARTING_AGAIN, figures_view, job_view
 from recovery.report.job_metrics import facts_of_path
-from recovery.report.metrics import LOST_TIME, METRICS, PARTS, Facts, Kind, numbers_of
+from recovery.report.metrics import LOST_TIME, METRICS, PARTS, Facts, Kind, Now, numbers_of
 from recovery.report.metrics_text import text_of
 from recovery.report.recoveries import CAUSES
-from recovery.report.status import status
+from recovery.report.status import status, status_of_view
 from recovery.report.stored import read_stored
 from recovery.report.timeline import Timeline, make_timeline, read_timeline
 from recovery.store.reader import StoredEvent
+from tests.core.desk import Desk, Worker, begin
 from tests.golden.views import unpacked
 from tests.house.files import ROOT
 from tests.report.long_job import FIRST_STEP_MS, WINDOW_MS, as_stored, event
 from tests.report.simulated_jobs import simulate
 
-STATUS = {
-    "state": "running",
-    "newest_step": 7,
-    "committed_step": 5,
-    "generation": 3,
-    "workers_by_state": {"live": 1, "lost": 1},
-    "standbys": [],
-    "scheduler": {"incarnation": 2},
-}
+NOW = Now(
+    state="running",
+    step=7,
+    committed_step=5,
+    step_age_ms=None,
+    generation=3,
+    scheduler_incarnation=2,
+    nodes={"live": 1, "lost": 1},
+    standbys=0,
+)
 
 
 def samples(text: str) -> dict[str, float]:
@@ -48,7 +53,7 @@ def samples(text: str) -> dict[str, float]:
 
 
 def shown(timeline: Timeline | None, *, now_ms: int = 0, step_age_ms: int | None = None) -> dict[str, float]:
-    return samples(text_of(Facts(STATUS, timeline, step_age_ms, now_ms))[0].decode())
+    return samples(text_of(Facts(NOW._replace(step_age_ms=step_age_ms), timeline, now_ms))[0].decode())
 
 
 def test_what_a_job_has_cost_is_told_by_its_parts() -> None:
@@ -106,7 +111,7 @@ def test_what_nobody_knows_is_left_out() -> None:
 def test_time_in_which_nothing_lives_counts_for_ettr_alone() -> None:
     timeline = make_timeline(*as_stored(nodes=2, failures=1), run=1)
     now_ms = timeline.begin_ms + 2 * (timeline.end_ms - timeline.begin_ms)
-    facts = Facts({**STATUS, "state": "not running"}, timeline, None, now_ms)
+    facts = Facts(NOW._replace(state="not running"), timeline, now_ms)
     found = samples(text_of(facts)[0].decode())
 
     assert found["recovery_goodput_ratio"] == pytest.approx(timeline.goodput)
@@ -166,7 +171,7 @@ def test_every_cause_is_met_above() -> None:
 
 def test_both_formats_say_the_same_and_every_metric_its_unit() -> None:
     timeline = make_timeline(*as_stored(nodes=2, failures=1), run=1)
-    facts = Facts(STATUS, timeline, 100, 0)
+    facts = Facts(NOW._replace(step_age_ms=100), timeline, 0)
     text, content_type = text_of(facts)
     opened, open_type = text_of(facts, "application/openmetrics-text; version=1.0.0")
 
@@ -187,9 +192,39 @@ def test_labels_say_what_the_table_says_and_nothing_else() -> None:
     timeline = make_timeline(*as_stored(nodes=2, failures=1), run=1)
     for row in METRICS:
         if row.kind is not Kind.HISTOGRAM:
-            found = set(numbers_of(row, Facts(STATUS, timeline, 100, 0)))
+            found = set(numbers_of(row, Facts(NOW._replace(step_age_ms=100), timeline, 0)))
             assert found <= set(row.words or {"": ""}), row.name
     assert [set(row.words) for row in METRICS if row.kind is Kind.HISTOGRAM] == [set(PARTS)]
+
+
+# --- a running scheduler -----------------------------------------------------------------------------------------------------
+
+
+def test_a_running_scheduler_s_figures_are_those_of_its_status() -> None:
+    desk = Desk(Rules(worker_count=3))
+    workers = [Worker(desk, f"worker_{number}", starts_again=number == 2) for number in range(3)]
+    seen: list[dict[str, int]] = []
+
+    def compare() -> None:
+        view = job_view(desk.machine.state, desk.now)
+        figures = Now(**figures_view(desk.machine.state, desk.now))
+        assert figures == Now.of_status(status_of_view(view, (), place=""), view["step_age_ms"])
+        seen.append(dict(figures.nodes))
+
+    begin(workers)
+    compare()
+    workers[0].send(m.Heartbeat(sequence=1, generation=Generation(1), step=9))
+    desk.at(2_000)
+    compare()
+    workers[1].die()
+    compare()
+    desk.at(4_000)
+    workers[2].die()
+    compare()
+    desk.at(8_000)
+    compare()
+    assert seen[0] == {"live": 3}
+    assert {state for one in seen for state in one} == {"live", "suspect", "lost", STARTING_AGAIN}
 
 
 # --- the command -------------------------------------------------------------------------------------------------------------
@@ -230,10 +265,10 @@ def test_a_place_that_cannot_be_written_is_named(path: Path, tmp_path: Path) -> 
 def test_how_old_the_newest_step_is_is_known_of_files_where_nothing_runs(path: Path) -> None:
     facts, unreadable = facts_of_path(path, now_ms=0)
     assert unreadable == ()
-    assert facts.step_age_ms is None, "its processes may run, on another host"
+    assert facts.now.step_age_ms is None, "its processes may run, on another host"
     facts, _ = facts_of_path(_ended(path), now_ms=4_000_000_000_000)
     assert facts.timeline is not None
-    assert facts.step_age_ms == 4_000_000_000_000 - facts.timeline.trained_ms
+    assert facts.now.step_age_ms == 4_000_000_000_000 - facts.timeline.trained_ms
 
 
 def _ended(path: Path) -> Path:

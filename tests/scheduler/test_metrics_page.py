@@ -13,7 +13,7 @@ from recovery.core import messages as m
 from recovery.core.ids import Generation, RunId
 from recovery.core.rules import Rules
 from recovery.core.scheduler.state import SchedulerState
-from recovery.core.scheduler.views import job_view
+from recovery.core.scheduler.views import figures_view
 from recovery.report import job_metrics
 from recovery.report.timeline import make_timeline
 from recovery.scheduler.metrics_page import MetricsPage
@@ -135,11 +135,11 @@ def test_of_a_new_run_nothing_of_the_earlier_one_is_told(tmp_path: Path) -> None
 def test_a_counter_never_goes_back_within_a_run() -> None:
     of_job = job_metrics.LiveMetrics()
     events, generations = long_job.as_stored(nodes=2, failures=3)
-    view = job_view(of_a_job(), 0)
+    figures = figures_view(of_a_job(), 0)
     told = []
     for seen in (events, events[: len(events) // 2]):
         of_job._timeline = make_timeline(seen, generations, run=1)
-        told.append(samples(of_job.text(view, "", 0)[0].decode()))
+        told.append(samples(of_job.text(1, figures, "", 0)[0].decode()))
     first, second = told
 
     counters = [name for name in first if "_total" in name]

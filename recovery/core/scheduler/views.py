@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -12,6 +14,10 @@ from recovery.core.records import JobState, NodeState
 from recovery.core.scheduler.membership import death_proof
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
+
+STARTING_AGAIN = "starting again"
+"""Of a node: its connection is closed and its process runs: a script that survived a failure starts its program again, by exec."""
+_AWAY = (NodeState.SUSPECT, NodeState.LOST)
 
 
 def job_view(state: SchedulerState, now_ms: int) -> dict[str, Any]:
@@ -35,9 +41,7 @@ def job_view(state: SchedulerState, now_ms: int) -> dict[str, Any]:
         "began_at_step": began_at,
         "trains": trains,
         "waits_ms": None if since_ms is None else now_ms - since_ms,
-        "step_age_ms": min(
-            (now_ms - node.stepped_ms for node in state.workers if node.stepped_ms is not None), default=None
-        ),
+        "step_age_ms": _step_age_ms(state.workers, now_ms),
         "nodes": [
             {
                 "node_id": node.record.node_id,
@@ -80,6 +84,33 @@ def _told(node: Node) -> dict[str, Any]:
         "epoch": (beat.epoch or None) if beat is not None and is_of_step else None,
         "total_steps": (beat.total_steps or None) if beat is not None else None,
         "loss": loss if loss is None or math.isfinite(loss) else str(loss),
+    }
+
+
+def _step_age_ms(workers: Iterable[Node], now_ms: int) -> int | None:
+    """How long ago the newest step was made; None: this scheduler has heard of none."""
+    return min((now_ms - node.stepped_ms for node in workers if node.stepped_ms is not None), default=None)
+
+
+def figures_view(state: SchedulerState, now_ms: int) -> dict[str, Any]:
+    """The job in figures: of 1,000 nodes a tenth of the work of all their rows."""
+    job, workers = state.job, state.workers
+    states = Counter(
+        STARTING_AGAIN if node.is_restarting and node.record.state in _AWAY else node.record.state.value
+        for node in workers
+    )
+    committed_step = state.checkpoints.committed_step
+    return {
+        "state": job.state.value,
+        "step": max((committed_step, *(node.record.step for node in workers))),
+        "committed_step": committed_step,
+        "step_age_ms": _step_age_ms(workers, now_ms),
+        "generation": job.generation,
+        "scheduler_incarnation": job.scheduler_incarnation,
+        "nodes": states,
+        "standbys": sum(
+            node.is_standby and node.record.state is NodeState.LIVE for node in state.nodes.values()
+        ),
     }
 
 
