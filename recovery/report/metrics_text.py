@@ -30,7 +30,11 @@ def text_of(
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_OfJob(facts, {} if most is None else most))
-    encode, content_type = choose_encoder(accept)
+    try:
+        encode, content_type = choose_encoder(accept)
+    except (TypeError, ValueError):
+        # A version that is no number.
+        encode, content_type = choose_encoder("")
     return encode(registry), content_type
 
 

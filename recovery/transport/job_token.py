@@ -58,7 +58,7 @@ class JobToken(Secret):
 
     def is_text(self, text: str) -> bool:
         """Is it this one?"""
-        return hmac.compare_digest(self.reveal().encode(), text.encode())
+        return hmac.compare_digest(self.reveal().encode(), text.encode("utf-8", "replace"))
 
     def proof(self, side: str, asked: Asked, challenge: str, nonce: str) -> str:
         """What only a process that knows the token can say of a request.

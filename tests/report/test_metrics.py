@@ -188,6 +188,16 @@ def test_both_formats_say_the_same_and_every_metric_its_unit() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    "accept",
+    ["application/openmetrics-text; version=new", "text/plain; version=1.x", "\udcff", ";;,=", "text/html"],
+)
+def test_who_asks_for_what_there_is_not_is_given_the_plain_format(accept: str) -> None:
+    text, content_type = text_of(Facts(NOW, None, 0), accept)
+    assert content_type.startswith("text/plain; version=0.0.4")
+    assert samples(text.decode())["recovery_step"] == 7
+
+
 def test_labels_say_what_the_table_says_and_nothing_else() -> None:
     timeline = make_timeline(*as_stored(nodes=2, failures=1), run=1)
     for row in METRICS:

@@ -81,6 +81,7 @@ BEARER = {"Authorization": f"Bearer {SECRET}"}
         ({**BEARER, "X-Forwarded-For": "192.0.2.1"}, HOST, 200),
         ({"Authorization": f"Bearer {SECRET}x"}, ELSEWHERE, 403),
         ({"Authorization": "Bearer"}, ELSEWHERE, 403),
+        ({"Authorization": "Bearer \xff"}, ELSEWHERE, 403),
         ({"Authorization": f"Bearer {SECRET}x"}, HOST, 403),
         ({"Authorization": f"Basic {SECRET}"}, ELSEWHERE, 401),
     ],
