@@ -142,7 +142,9 @@ def test_what_cannot_be_forked_is_spawned_with_one_line_why(
     why = why if made_of is None else ""
     used(StartMethod.AUTO, made_of, use, why)
     expected = why if made_of is None else "importing antigravity_that_is_unsafe ended with SystemExit: 0"
-    assert capsys.readouterr().out == f"workers are spawned, not forked: {expected}\n"
+    # A busy machine may say besides that the template takes its time.
+    said = [line for line in capsys.readouterr().out.splitlines() if "still imports after" not in line]
+    assert said == [f"workers are spawned, not forked: {expected}"]
 
     async def refused(beginner: ProcessStarter) -> None:
         with pytest.raises(LaunchFailedError, match=expected):
