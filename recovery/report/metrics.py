@@ -53,6 +53,8 @@ class Now(NamedTuple):
     """Those of the world, by state."""
     standbys: int
     """Those that are live."""
+    notices: int
+    """How often the run was asked to let ranks go, or to end."""
 
     @classmethod
     def of_status(cls, status: Mapping[str, Any], step_age_ms: int | None) -> Now:
@@ -66,6 +68,7 @@ class Now(NamedTuple):
             scheduler_incarnation=status["scheduler"]["incarnation"],
             nodes=status["workers_by_state"],
             standbys=sum(row["state"] == NodeState.LIVE.value for row in status["standbys"]),
+            notices=status["notices"],
         )
 
 
@@ -331,8 +334,8 @@ METRICS = (
     Metric(
         "recovery_notices_total",
         Kind.COUNTER,
-        "times that ranks were to be handed over: a host was to be taken away, a signal or `recovery drain` asked for it",
-        _of_timeline(lambda timeline: timeline.notices),
+        "times that ranks, or the whole job, were asked to leave: a host was to be taken away, a signal or `recovery drain` asked for it",
+        _of_now(lambda now: now.notices),
     ),
     Metric(
         "recovery_hangs_total",

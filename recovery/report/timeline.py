@@ -7,7 +7,7 @@ have trained.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +74,6 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     """When all ranks had done their first step, for the first time; 0: they have not."""
     trained_ms: int = 0
     """Until when all ranks are known to have trained last; 0: they never did."""
-    notices: int = 0
-    """How often ranks were to be handed over: a host was to be taken away, a person or a signal asked for it."""
     hangs: int = 0
     """How often a rank was connected and made no step for MS_STEP_TIMEOUT."""
     begins_later: bool = False
@@ -180,8 +178,9 @@ def make_timeline(  # noqa: PLR0913 - each is read from another place
         by_generation=summaries,
         began_ms=times.began_ms,
         trained_ms=times.trained_ms,
-        notices=_count(log, EventKind.DRAIN_BEGUN, bool),
-        hangs=_count(log, EventKind.GENERATION_INTERRUPTED, NO_STEP.__eq__),
+        hangs=sum(
+            stored.event.details == NO_STEP for _, stored in log.of_kind(EventKind.GENERATION_INTERRUPTED)
+        ),
         tells_steps=any(times.generations[number].first_steps for number in times.generations),
         begins_later=begins_later,
     )
@@ -203,11 +202,6 @@ def _outages(log: EventIndex) -> tuple[tuple[int, int], ...]:
         for position, stored in log.of_kind(EventKind.SCHEDULER_RESTARTED)
         if position
     )
-
-
-def _count(log: EventIndex, kind: EventKind, of: Callable[[str], bool]) -> int:
-    """How many events of a kind have such details."""
-    return sum(of(stored.event.details) for _, stored in log.of_kind(kind))
 
 
 def _is_whole(events: Sequence[StoredEvent], run: int) -> bool:

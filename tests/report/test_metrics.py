@@ -40,6 +40,7 @@ NOW = Now(
     scheduler_incarnation=2,
     nodes={"live": 1, "lost": 1},
     standbys=0,
+    notices=0,
 )
 
 

@@ -111,6 +111,7 @@ def figures_view(state: SchedulerState, now_ms: int) -> dict[str, Any]:
         "standbys": sum(
             node.is_standby and node.record.state is NodeState.LIVE for node in state.nodes.values()
         ),
+        "notices": state.notices,
     }
 
 
