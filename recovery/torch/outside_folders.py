@@ -142,9 +142,11 @@ def _version(tensor: torch.Tensor) -> int:
 
 
 def _sends_buffers(parallel: DistributedDataParallel) -> bool:
-    """In each forward pass, from rank 0 to all? The argument has another name in torch 2.13, and this one warns there."""
+    """Before the next forward pass, from rank 0 to all? The argument has another name in torch 2.13, and this one warns there."""
     found = vars(parallel)
-    return bool(found.get("forward_sync_buffers", found.get("broadcast_buffers", True)))
+    return parallel.require_forward_param_sync and bool(
+        found.get("forward_sync_buffers", found.get("broadcast_buffers", True))
+    )
 
 
 def _tensors(item: Any) -> dict[str, torch.Tensor]:

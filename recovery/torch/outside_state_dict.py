@@ -1,8 +1,9 @@
 """What training may change and no `state_dict` has.
 
 These are parameters that an optimizer trains and no module among the parts has, `requires_grad`, buffers with `persistent=False`, attributes of
-modules (module_attributes.py), parameter groups that were added, and the state of a communication hook of DistributedDataParallel. A file has it under OUTSIDE, by part, with an entry for each object. Files of earlier releases have none: there all of it
-stays as it was built.
+modules (module_attributes.py), parameter groups that were added, the state of a communication hook of DistributedDataParallel, and whether it sends
+rank 0's buffers before the next forward pass. A file has it under OUTSIDE, by part, with an entry for each object. Files of earlier releases have
+none: there all of it stays as it was built.
 """
 
 from __future__ import annotations
@@ -88,6 +89,8 @@ def put(parts: Parts, saved: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
             put_frozen(item, entry["frozen"], name)
             buffers.put(item, entry["buffers"], name)
             module_attributes.put(item, entry.get("attributes", {}), name)
+        if "sends_buffers" in entry and (parallel := module_names.parallel(parts[part][number])) is not None:
+            parallel.require_forward_param_sync = entry["sends_buffers"]
         hooks = hook_states(parts[part][number])
         for state, values in zip(hooks, entry.get("hooks", ()), strict=False):
             _put_hook(state, values, buffers.device_of(item))
@@ -185,6 +188,9 @@ def _taken(part: str, number: int, item: Any, of_parts: Trained) -> dict[str, An
         for tensor in [place.module._buffers[place.field]]  # noqa: SLF001 - torch has no public name for it
     }
     taken: dict[str, Any] = {"frozen": frozen(inner), "buffers": kept}
+    if (parallel := module_names.parallel(item)) is not None:
+        # A wrapper that is new sends them once more than one behind an evaluation, in `no_sync` or behind a backward pass that averaged nothing.
+        taken["sends_buffers"] = parallel.require_forward_param_sync
     if hooks := hook_states(item):
         taken["hooks"] = [_taken_of_hook(state) for state in hooks]
     return taken

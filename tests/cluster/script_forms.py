@@ -66,6 +66,29 @@ def train({parameters}):
 {main}
 '''
 MAIN = 'if __name__ == "__main__":\n    train()\n'
+OWN_STATISTICS = """
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(3, 1)
+        self.register_buffer("mean", torch.zeros(3))
+
+    def forward(self, x):
+        self.mean = 0.9 * self.mean + 0.1 * (x / 64).mean(0)
+        return self.inner(x / 64 - self.mean)
+
+
+def count_anew_behind_each_step(model, optimizer, rank):
+    if hasattr(model, "is_counted"):
+        return
+
+    def count(*_):
+        with torch.no_grad():
+            model(torch.full((2, 3), float(rank)))
+
+    model.is_counted = optimizer.register_step_post_hook(count)
+"""
+"""Statistics that the steps depend on change behind each step in a pass without gradients: DistributedDataParallel does not send rank 0's to all before the next one."""
 
 
 class Form(NamedTuple):
@@ -276,6 +299,11 @@ FORMS: dict[str, Form] = {
         head="import sqlite3\nDB = sqlite3.connect(':memory:')", before="DB.execute('create table t (x)')"
     ),
     "live rollback": Form(environment=(("MS_ROLLBACK", "live"),), own_bits=True),
+    "statistics of each rank's own": Form(
+        functions=OWN_STATISTICS,
+        step="count_anew_behind_each_step(model, optimizer, session.rank)",
+        own_bits=True,
+    ),
     "compiled": Form(
         before="torch.manual_seed(3)",
         functions="Compiled = torch.compile(lambda x: x * 2, backend='eager')\n",

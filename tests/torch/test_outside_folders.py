@@ -147,3 +147,17 @@ def test_an_object_that_was_prepared_in_the_loop_is_named(caplog: pytest.LogCapt
         program.outside.take()
     said = [text for text in caplog.messages if "event=structure_changed" in text]
     assert ["optimizer were 1 objects where training began, and are 2" in text for text in said] == [True]
+
+
+@pytest.mark.usefixtures("world_of_one")
+def test_statistics_that_are_not_sent_next_are_each_ranks_own() -> None:
+    first, second = Program(DistributedDataParallel), Program(DistributedDataParallel)
+    first.outside.begin()
+    first.step(1)
+    with torch.no_grad():
+        first.model(torch.ones(4, 3))
+    saved, folder = through_a_file(first.outside.take()), copy.deepcopy(first.state())
+    folder[0]["1.running_mean"] += 1
+    restored(saved, folder, second)
+    assert torch.equal(second.net.get_buffer("1.running_mean"), first.net.get_buffer("1.running_mean"))
+    assert second.model.will_sync_module_buffers() is False

@@ -7,7 +7,7 @@ import io
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy
 import pytest
@@ -309,6 +309,35 @@ def test_the_state_of_powersgd_comes_back(tmp_path: Path) -> None:
     assert second.state.iter == first.state.iter
     pairs = zip(first.wrapper.parameters(), second.wrapper.parameters(), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def _evaluate(wrapper: Any) -> None:
+    with torch.no_grad():
+        wrapper(torch.ones(2, 1))
+
+
+def _add_up(wrapper: Any) -> None:
+    with wrapper.no_sync():
+        wrapper(torch.ones(2, 1)).sum().backward()
+
+
+def _train(wrapper: Any) -> None:
+    wrapper(torch.ones(2, 1)).sum().backward()
+
+
+@pytest.mark.usefixtures("world_of_one")
+@pytest.mark.parametrize(("last", "sends"), [(_train, True), (_evaluate, False), (_add_up, False)])
+@pytest.mark.parametrize("before", [_train, _evaluate])
+def test_rank_0s_buffers_are_sent_next_where_they_would_have_been(
+    tmp_path: Path, last: Callable[[Any], None], sends: bool, before: Callable[[Any], None]
+) -> None:
+    """The statistics of a batch norm differ between ranks until they are sent: once more or less gives the other ranks other ones."""
+    first, second = (cast("Any", DistributedDataParallel(nn.BatchNorm1d(1))) for _ in range(2))
+    _train(first)
+    last(first)
+    before(second)
+    again(TrainState(model=first), TrainState(model=second), tmp_path / "state")
+    assert (first.will_sync_module_buffers(), second.will_sync_module_buffers()) == (sends, sends)
 
 
 class Counting:

@@ -104,7 +104,7 @@ SETTINGS = {
     "worker processes and mixed precision": {"JOB_LOADER_WORKERS": "2", "JOB_PRECISION": "bf16-mixed"},
     "two loaders of different lengths": {"JOB_LOADERS": "two"},
     "hooks that set what the steps depend on": {"JOB_CALLBACKS": "hooks"},
-    "two loaders, to the end of the shorter one": {"JOB_LOADERS": "least"},
+    "two loaders, to the end of the shorter one": {"JOB_LOADERS": "least", "JOB_EPOCHS": "4"},
     "two loaders, the shorter one again and again": {"JOB_LOADERS": "cycled"},
     "two optimizers that the module steps by itself": {"JOB_MANUAL": "1"},
     "validation behind batches of all epochs": {"JOB_VAL_BATCHES": "9"},
