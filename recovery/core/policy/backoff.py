@@ -7,7 +7,7 @@ from recovery.core.rules import Rules
 
 _NEXT_GENERATION_MS_MIN, _NEXT_GENERATION_MS_MAX = 100, 10_000
 _LONG_PHASE_MS = 1_000
-"""A step that takes longer is told of each second: 1,000 ranks that wait for one cost the scheduler a tenth of a processor."""
+"""A step that takes longer is told of each second."""
 SHUTDOWN_GRACE_MS = 2_000
 """How long a leaving process waits for the scheduler to take its last message."""
 

@@ -77,20 +77,19 @@ def _look_at_phases(
 def _cleared(state: SchedulerState, node: Node, step: int, report: PhaseReport) -> list[SchedulerEffect]:
     """Whom was suspected has come on; or that was of another generation, which says nothing of this one."""
     known = state.hangs.suspicion
-    if known is None or (
-        known.generation == state.job.generation and known.suspect.node_id != node.record.node_id
-    ):
+    if known is None:
+        return []
+    if known.generation != state.job.generation:
+        state.hangs.suspicion = None
         return []
     suspect = known.suspect
     is_there = (suspect.step, suspect.phase) == (
         step,
         report.phase,
     ) and report.lasting_ms >= suspect.lasting_ms
-    if known.generation == state.job.generation and is_there:
+    if suspect.node_id != node.record.node_id or is_there:
         return []
     state.hangs.suspicion = None
-    if known.generation != state.job.generation:
-        return []
     reason = f"rank {suspect.rank} ({suspect.node_id}) has come on from {suspect.phase.value} behind step {suspect.step}"
     return [Persist((state.node_event(EventKind.HANG_CLEARED, node, step=step, reason=reason),))]
 
