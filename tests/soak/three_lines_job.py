@@ -152,7 +152,9 @@ def main() -> None:
         if "generator" in FEATURES:
             batch["rows"] += 0.01 * torch.randn(batch["rows"].shape, generator=noise)
         loss = model(**batch)["loss"] * (1 + 0.01 * extra["seen"])
-        loss.backward()
+        moment("compute")
+        if not moment("backward"):
+            loss.backward()
         if "accumulates" not in FEATURES or step % 2 == 0:
             optimizer.step()
             net.zero_grad()
