@@ -48,6 +48,40 @@ def test_the_one_that_others_wait_for_is_named(ranks: list[RankPhase], named: st
     assert (found.node_id if found is not None else None) == named
 
 
+@pytest.mark.parametrize(
+    ("waits", "further", "named"),
+    [
+        (rank("a", Phase.COMPUTE, 9_000, collectives=12), rank("b", Phase.DATA, 9_000, step=8, collectives=11), "b"),
+        (rank("a", Phase.COMPUTE, 9_000, collectives=12), rank("b", Phase.DATA, 9_000, step=8, collectives=12), "a"),
+        (rank("a", Phase.COMPUTE, 9_000, collectives=12), rank("b", Phase.DATA, 10, step=8, collectives=11), "b"),
+        # It has not said how many it has begun.
+        (rank("a", Phase.COMPUTE, 9_000, collectives=12), rank("b", Phase.DATA, 9_000, step=8), "a"),
+        (rank("a", Phase.COMPUTE, 4_000, collectives=12), rank("b", Phase.DATA, 9_000, step=8, collectives=11), None),
+        (rank("a", Phase.COMPILE, 9_000, collectives=12), rank("b", Phase.DATA, 9_000, step=8, collectives=11), None),
+        # Of data of other lengths the one that has less is done: it has left out nothing.
+        (rank("a", Phase.COMPUTE, 9_000, collectives=12), rank("b", Phase.DATA, 9_000, step=7, collectives=11), "a"),
+    ],
+)  # fmt: skip
+def test_a_rank_that_is_done_has_left_out_a_collective_where_one_that_waits_has_begun_more(
+    waits: RankPhase, further: RankPhase, named: str | None
+) -> None:
+    found = hang_limits.suspect([waits], LEARNED, [further])
+
+    assert (found.node_id if found is not None else None) == named
+
+
+def test_how_many_were_left_out_is_told() -> None:
+    further = rank("b", Phase.COMPUTE, 7_000, step=9, collectives=10)
+    waiting = [rank(name, Phase.COMPUTE, 6_000, collectives=12) for name in "a "]
+    found = hang_limits.suspect([further, *waiting], LEARNED)
+
+    assert found is not None
+    assert found.sentence == (
+        "rank 2 (b) has left out 2 of the collectives before the end of step 9: ranks that wait in one, with fewer steps done: 2, for 6.0 s, its limit "
+        "is 5.0 s"
+    )
+
+
 def test_a_limit_is_three_times_the_longest_and_five_seconds_at_least() -> None:
     assert hang_limits.limit_ms(Phase.DATA, {Phase.DATA: 100}) == 5_000
     assert hang_limits.limit_ms(Phase.DATA, {Phase.DATA: 4_000}) == 12_000
@@ -75,9 +109,20 @@ class Job:
         self.workers = running_workers(self.desk)
         self._sequence = 0
 
-    def beat(self, worker: Worker, phase: Phase, lasting_ms: int, *, step: int = 7, stack: str = "") -> None:
+    def beat(
+        self,
+        worker: Worker,
+        phase: Phase,
+        lasting_ms: int,
+        *,
+        step: int = 7,
+        stack: str = "",
+        collectives: int = 0,
+    ) -> None:
         self._sequence += 1
-        report = PhaseReport(phase=phase, lasting_ms=lasting_ms, longest_ms=LEARNED, stack=stack)
+        report = PhaseReport(
+            phase=phase, lasting_ms=lasting_ms, longest_ms=LEARNED, stack=stack, collectives=collectives
+        )
         worker.send(
             m.Heartbeat(sequence=self._sequence, generation=worker.generation, step=step, phase=report)
         )
@@ -197,3 +242,18 @@ def test_a_rank_that_is_done_is_waited_for_by_nobody() -> None:
     job.hang(7)
 
     assert [one.node_id for one in job.events(EventKind.HANG_SUSPECTED)] == ["worker_1"]
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_a_rank_that_has_left_out_a_collective_is_told_once(is_done: bool) -> None:
+    job = Job()
+    for second in range(9):
+        job.desk.at(job.desk.now + 1_000)
+        job.beat(job.workers[0], Phase.COMPUTE, 1_000 * second, step=7, collectives=30)
+        job.beat(job.workers[1], Phase.DATA, 1_000 * second, step=8, collectives=29)
+        if is_done and not second:
+            job.workers[1].done(step=8)
+
+    [told] = job.events(EventKind.HANG_SUSPECTED)
+    assert (told.node_id, told.step) == ("worker_1", 8)
+    assert job.events(EventKind.HANG_CLEARED) == []

@@ -69,6 +69,14 @@ def drawn_hang(kind: str, draw: random.Random, *, workers: int, last: int) -> Ha
     return Hang(kind, draw.randrange(workers), step)
 
 
+def drawn_form(kind: str, draw: random.Random) -> Form:
+    """A script; where its loader hangs, it loads in the process that trains."""
+    form = drawn("three_lines", draw)
+    while kind == "loader" and form.chosen[0] == "workers":
+        form = drawn("three_lines", draw)
+    return form
+
+
 class HangSoak(Soak):
     """Jobs one after another, compared with those that do not hang."""
 
@@ -126,7 +134,7 @@ def main() -> int:
     for number in range(asked.hangs):
         seed, kind, begun = asked.seed + number, kinds[number % len(kinds)], time.monotonic()
         draw = random.Random(f"{kind} {seed}")
-        form = drawn("three_lines", draw)
+        form = drawn_form(kind, draw)
         hang = drawn_hang(kind, draw, workers=form.workers, last=soak.of(form).step())
         verdict = soak.hang(form, hang)
         found[kind].append((hang, verdict))

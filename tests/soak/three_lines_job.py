@@ -66,6 +66,7 @@ class Shuffled(IterableDataset[dict[str, Any]]):
         for index in range(dist.get_rank(), COUNT, dist.get_world_size()):
             buffer.append(index)
             if len(buffer) > 20:
+                moment("load")
                 yield sample(buffer.pop(draw.randrange(len(buffer))))
         draw.shuffle(buffer)
         yield from map(sample, buffer)
@@ -86,12 +87,14 @@ class Weights:
 
 
 def get_batch(step: int) -> Any:
+    moment("load")
     return default_collate([sample(index) for index in torch.randint(COUNT, (ROWS,)).tolist()])
 
 
 def endless(rank: int) -> Iterator[Any]:
     draw = random.Random(rank)
     while True:
+        moment("load")
         yield default_collate([sample(draw.randrange(COUNT)) for _ in range(ROWS)])
 
 

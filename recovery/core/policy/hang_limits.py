@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -45,7 +46,9 @@ class Suspect(NamedTuple):
     lasting_ms: int
     limit_ms: int
     waiting: int
-    """How many ranks are ahead of it, and wait."""
+    """How many ranks wait for it."""
+    left_out: int = 0
+    """So many collectives fewer than a rank that waits for it has it begun, with more steps done. Then the times are those of that rank."""
 
     def is_same(self, other: Suspect) -> bool:
         """Are they the same rank at the same place?"""
@@ -55,6 +58,11 @@ class Suspect(NamedTuple):
     def sentence(self) -> str:
         """For people."""
         lasting, limit = f"{self.lasting_ms / 1000:.1f} s", f"{self.limit_ms / 1000:.1f} s"
+        if self.left_out:
+            return (
+                f"rank {self.rank} ({self.node_id}) has left out {self.left_out} of the collectives before the end of step {self.step}: ranks that wait "
+                f"in one, with fewer steps done: {self.waiting}, for {lasting}, its limit is {limit}"
+            )
         others = f"; ranks that wait for it: {self.waiting}" if self.waiting else ""
         return f"rank {self.rank} ({self.node_id}) is in {self.phase.value} behind step {self.step} for {lasting}, its limit is {limit}{others}"
 
@@ -70,7 +78,9 @@ def limit_ms(phase: Phase, longest_ms: Mapping[Phase, int]) -> int | None:
     return None if least is None or longest is None else max(least, LIMIT_FACTOR * longest)
 
 
-def suspect(ranks: Sequence[RankPhase], longest_ms: Mapping[Phase, int]) -> Suspect | None:
+def suspect(
+    ranks: Sequence[RankPhase], longest_ms: Mapping[Phase, int], done: Sequence[RankPhase] = ()
+) -> Suspect | None:
     """The rank that the others wait for, where it takes longer than is known of what it does; None: nobody does.
 
     Who has begun more collectives, or done more steps, waits for who is furthest behind. Of those that are equally far the ones that compute may
@@ -79,7 +89,10 @@ def suspect(ranks: Sequence[RankPhase], longest_ms: Mapping[Phase, int]) -> Susp
     Args:
         ranks: all that train, each as it spoke last; not empty.
         longest_ms: as of `limit_ms`.
+        done: those that have trained to the end, as far as they have spoken since.
     """
+    if (one := _has_left_one_out(ranks, longest_ms, done)) is not None:
+        return one
     furthest_behind = min(_reached(rank) for rank in ranks)
     behind = [rank for rank in ranks if _reached(rank) == furthest_behind]
     elsewhere = [rank for rank in behind if rank.report.phase is not Phase.COMPUTE] or behind
@@ -90,6 +103,35 @@ def suspect(ranks: Sequence[RankPhase], longest_ms: Mapping[Phase, int]) -> Susp
         return None
     waiting = len(ranks) - len(elsewhere)
     return Suspect(*held_up_by[:3], report.phase, report.lasting_ms, most_ms, waiting)
+
+
+def _has_left_one_out(
+    ranks: Sequence[RankPhase], longest_ms: Mapping[Phase, int], done: Sequence[RankPhase]
+) -> Suspect | None:
+    """A rank that is further than one that waits in a collective, and has begun fewer: in one program for all that cannot be."""
+    waits: RankPhase | None = None
+    training = {rank.rank for rank in ranks}
+    for _, equal in itertools.groupby(sorted([*ranks, *done], key=_reached), key=lambda rank: rank.step):
+        at_a_step = [*equal]
+        # The first one has begun the fewest, the last one the most.
+        found = None if waits is None else _left_out(at_a_step[0], waits, longest_ms)
+        if found is not None:
+            return found._replace(waiting=sum(rank.step < found.step for rank in ranks))
+        waits = max((rank for rank in at_a_step if rank.rank in training), key=_collectives, default=waits)
+    return None
+
+
+def _left_out(one: RankPhase, waits: RankPhase, longest_ms: Mapping[Phase, int]) -> Suspect | None:
+    fewer = waits.report.collectives - one.report.collectives
+    most_ms = limit_ms(waits.report.phase, longest_ms)
+    lasting_ms = waits.report.lasting_ms
+    if most_ms is None or lasting_ms < most_ms or not one.report.collectives or fewer <= 0:
+        return None
+    return Suspect(*one[:3], one.report.phase, lasting_ms, most_ms, 0, fewer)
+
+
+def _collectives(rank: RankPhase) -> int:
+    return rank.report.collectives
 
 
 def _reached(rank: RankPhase) -> tuple[int, int]:

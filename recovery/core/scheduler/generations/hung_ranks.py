@@ -70,7 +70,7 @@ def _look_at_phases(
     if report.lasting_ms < hang_limits.LEAST_MS or not watch.may_look(now_ms):
         return effects
     ranks = _training_ranks(state, now_ms)
-    found = hang_limits.suspect(ranks, watch.longest_ms) if ranks else None
+    found = hang_limits.suspect(ranks, watch.longest_ms, _done_ranks(state)) if ranks else None
     return effects if found is None else [*effects, *_suspect(state, found, now_ms)]
 
 
@@ -83,10 +83,8 @@ def _cleared(state: SchedulerState, node: Node, step: int, report: PhaseReport) 
         state.hangs.suspicion = None
         return []
     suspect = known.suspect
-    is_there = (suspect.step, suspect.phase) == (
-        step,
-        report.phase,
-    ) and report.lasting_ms >= suspect.lasting_ms
+    is_at_it = suspect.left_out or report.lasting_ms >= suspect.lasting_ms
+    is_there = (suspect.step, suspect.phase) == (step, report.phase) and is_at_it
     if suspect.node_id != node.record.node_id or is_there:
         return []
     state.hangs.suspicion = None
@@ -108,6 +106,17 @@ def _training_ranks(state: SchedulerState, now_ms: int) -> list[RankPhase]:
         assert node.record.rank is not None, "a node of the world has one while it trains"
         ranks.append(RankPhase(node.record.rank, node.record.node_id, beat.step, beat.phase))
     return ranks
+
+
+def _done_ranks(state: SchedulerState) -> list[RankPhase]:
+    """What they have begun in all, where they have said so behind their last step."""
+    return [
+        RankPhase(node.record.rank, node.record.node_id, beat.step, beat.phase)
+        for node in state.workers
+        if node.done and (beat := node.newest_beat) is not None
+        if beat.phase is not None and beat.generation == state.job.generation
+        if beat.step == node.record.step and node.record.rank is not None
+    ]
 
 
 def _suspect(state: SchedulerState, found: Suspect, now_ms: int) -> list[SchedulerEffect]:
