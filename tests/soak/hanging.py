@@ -81,6 +81,9 @@ KINDS = {
     "skipped": Kind("backward", lambda: None),
 }
 """The eighth leaves out its part of a collective, and goes on."""
+SLOW_SAVE = "slow_save"
+_ALL = {**KINDS, SLOW_SAVE: Kind("save", lambda: time.sleep(20))}
+"""With what is no hang."""
 
 
 def is_hung(where: str, rank: int, step: int) -> bool:
@@ -92,7 +95,7 @@ def is_hung(where: str, rank: int, step: int) -> bool:
         step: the last one that it has done.
     """
     kind, _, place = HANG.partition(" ")
-    if not kind or KINDS[kind].where != where:
+    if not kind or _ALL[kind].where != where:
         return False
     of_rank, from_step = map(int, place.split())
     if rank != of_rank or step < from_step:
@@ -101,5 +104,5 @@ def is_hung(where: str, rank: int, step: int) -> bool:
         _HUNG.touch(exist_ok=False)
     except FileExistsError:
         return False
-    KINDS[kind].hang()
+    _ALL[kind].hang()
     return True
