@@ -257,3 +257,18 @@ def test_a_rank_that_has_left_out_a_collective_is_told_once(is_done: bool) -> No
     [told] = job.events(EventKind.HANG_SUSPECTED)
     assert (told.node_id, told.step) == ("worker_1", 8)
     assert job.events(EventKind.HANG_CLEARED) == []
+
+
+def test_a_rank_that_is_done_is_heard_before_another_one_is_judged() -> None:
+    job = Job()
+    job.beat(job.workers[1], Phase.COMPUTE, 10, step=7, collectives=30)
+    job.workers[1].done(step=8)
+    done_at = job.desk.now
+    for second in range(6, 30):
+        job.desk.at(job.desk.now + 1_000)
+        job.beat(job.workers[0], Phase.COMPUTE, 1_000 * second, collectives=31)
+        is_soon = job.desk.now <= done_at + job.desk.rules.heartbeat_ms_max
+        assert not (is_soon and job.events(EventKind.HANG_SUSPECTED))
+
+    # It has never said it.
+    assert job.events(EventKind.HANG_SUSPECTED)[0].node_id == "worker_0"

@@ -69,8 +69,8 @@ def _look_at_phases(
     effects = _cleared(state, node, beat.step, report)
     if report.lasting_ms < hang_limits.LEAST_MS or not watch.may_look(now_ms):
         return effects
-    ranks = _training_ranks(state, now_ms)
-    found = hang_limits.suspect(ranks, watch.longest_ms, _done_ranks(state)) if ranks else None
+    ranks, done = _training_ranks(state, now_ms), _done_ranks(state, now_ms)
+    found = hang_limits.suspect(ranks, watch.longest_ms, done) if ranks and done is not None else None
     return effects if found is None else [*effects, *_suspect(state, found, now_ms)]
 
 
@@ -108,15 +108,21 @@ def _training_ranks(state: SchedulerState, now_ms: int) -> list[RankPhase]:
     return ranks
 
 
-def _done_ranks(state: SchedulerState) -> list[RankPhase]:
-    """What they have begun in all, where they have said so behind their last step."""
-    return [
-        RankPhase(node.record.rank, node.record.node_id, beat.step, beat.phase)
-        for node in state.workers
-        if node.done and (beat := node.newest_beat) is not None
-        if beat.phase is not None and beat.generation == state.job.generation
-        if beat.step == node.record.step and node.record.rank is not None
-    ]
+def _done_ranks(state: SchedulerState, now_ms: int) -> list[RankPhase] | None:
+    """Those that have trained to the end, as far as they say what they have begun in all; None: one of them is about to say it."""
+    ranks: list[RankPhase] = []
+    for node in state.workers:
+        if not node.done:
+            continue
+        beat = node.newest_beat
+        is_told = (
+            beat is not None and beat.generation == state.job.generation and beat.step == node.record.step
+        )
+        if not is_told and now_ms - node.heard_ms <= state.rules.heartbeat_ms_max + PAUSE_MS:
+            return None
+        if is_told and beat is not None and beat.phase is not None and node.record.rank is not None:
+            ranks.append(RankPhase(node.record.rank, node.record.node_id, beat.step, beat.phase))
+    return ranks
 
 
 def _suspect(state: SchedulerState, found: Suspect, now_ms: int) -> list[SchedulerEffect]:
