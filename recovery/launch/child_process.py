@@ -12,7 +12,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from recovery import clock
+from recovery import clock, thread_stacks
 from recovery.readable import is_readable
 
 POLL_S = 0.05
@@ -54,11 +54,13 @@ class ChildProcess:
         """By SIGTERM, with all that it has started in its session."""
         self._signal_session(signal.SIGTERM)
 
+    def ask_for_stacks(self) -> None:
+        """Have it write the stacks of its threads, before it is ended: it may end by that."""
+        self._signal(thread_stacks.SIGNAL)
+
     def kill(self) -> None:
         """End it at once; what it has started goes behind it."""
-        with self._numbered, contextlib.suppress(ProcessLookupError):
-            if self.status is None:
-                os.kill(self.pid, signal.SIGKILL)
+        self._signal(signal.SIGKILL)
 
     def wait(self, within_s: float = _FOREVER_S) -> int | None:
         """Wait for its end, and for that of its session. Gives its status; None: it has not ended within the time.
@@ -100,6 +102,11 @@ class ChildProcess:
                 return False
             _nothing.wait(POLL_S)
         return True
+
+    def _signal(self, number: int) -> None:
+        with self._numbered, contextlib.suppress(ProcessLookupError):
+            if self.status is None:
+                os.kill(self.pid, number)
 
     def _signal_session(self, number: signal.Signals) -> None:
         with self._numbered, contextlib.suppress(ProcessLookupError, PermissionError):

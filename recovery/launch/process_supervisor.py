@@ -38,6 +38,8 @@ from recovery.launch.restart_policy import (
 )
 from recovery.launch.unlogged_output import UnloggedOutput
 
+_STACKS_S = 0.2
+"""What a process that hangs has to write where it does: a signal, and a few lines."""
 GRACE_S = 5.0
 """From SIGTERM to SIGKILL: a worker that shuts down takes less than a second."""
 _SOON_MS = 60_000
@@ -136,8 +138,10 @@ class ProcessKeeper:
         if child is None or child.pid != node.pid:
             return
         self._ended_by_launcher = f"ended by its launcher: its node was lost: {node.reason}"
-        said = f"{self.placed.name} (pid {child.pid}) is lost and hangs: {node.reason}; ending it"
+        said = f"{self.placed.name} (pid {child.pid}) is lost and hangs: {node.reason}; ending it (where it hangs is in its log)"
         console.say(said, style="yellow")
+        child.ask_for_stacks()
+        await asyncio.sleep(_STACKS_S)
         await end([child], GRACE_S)
 
     @property

@@ -9,7 +9,7 @@ import os
 import threading
 from collections.abc import Callable
 
-from recovery import clock, process_identity
+from recovery import clock, process_identity, thread_stacks
 from recovery.config import Settings, SettingsRole
 from recovery.core.effects import Exit
 from recovery.core.ids import NodeId, RequestId
@@ -148,6 +148,7 @@ class WorkerService:
         Raises:
             ProcessError: it ended before that, or the system gives none.
         """
+        thread_stacks.write_when_asked()
         try:
             threading.Thread(target=self._run, name="recovery-connection", daemon=True).start()
         except RuntimeError as error:

@@ -195,6 +195,8 @@ def test_a_node_that_was_lost_while_its_process_hangs_is_ended_and_started_again
         assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
         cluster.check_result()
         assert logged(cluster, "ended by its launcher: its node was lost: silent for ")
+        stacks = "".join(cluster.log_of(f"worker_{rank}") for rank in range(2))
+        assert re.search(r"Current thread .* \(most recent call first\):\n  File .*gil_job", stacks), stacks
         admitted = [stored.event for stored in cluster.events(EventKind.NODE_ADMITTED)]
         assert {event.incarnation for event in admitted} == ({1, 2} if rejoin == "same" else {1})
         assert len({event.node_id for event in admitted}) == (2 if rejoin == "same" else 3)

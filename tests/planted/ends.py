@@ -33,6 +33,15 @@ ENDS: tuple[Bug, ...] = (
         ("tests/core/test_hang_verdicts.py::test_the_one_that_others_wait_for_is_named",),
     ),
     Bug(
+        "a rank that has trained to the end is not asked whether it has left out a collective",
+        "I14",
+        "core/policy/hang_limits.py",
+        "_has_left_one_out",
+        "sorted([*ranks, *done], key=_reached)",
+        "sorted(ranks, key=_reached)",
+        ("tests/core/test_hang_verdicts.py::test_a_rank_that_has_left_out_a_collective_is_told_once",),
+    ),
+    Bug(
         "what a process was stopped for counts as time that its main thread takes",
         "I14",
         "worker/phase_clock.py",
