@@ -142,7 +142,9 @@ class ProcessKeeper:
         console.say(said, style="yellow")
         child.ask_for_stacks()
         await asyncio.sleep(_STACKS_S)
-        await end([child], GRACE_S)
+        # It is not asked: a signal that it hears may end its wait, and it would train until it is killed.
+        child.kill()
+        await await_end(child)
 
     @property
     def _is_standby(self) -> bool:

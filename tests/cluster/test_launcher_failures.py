@@ -203,6 +203,28 @@ def test_a_node_that_was_lost_while_its_process_hangs_is_ended_and_started_again
         assert_nothing_left(cluster)
 
 
+def test_a_lost_process_whose_hang_a_signal_would_end_trains_no_more(tmp_path: Path) -> None:
+    """It went on until it was killed: where that was the end of the training, the job that had finished failed."""
+    environment = {
+        "JOB_DO": "pause@12",
+        "MS_NODE_TIMEOUT": "6",
+        "MS_RETRY_INTERVAL_LOWER": "1",
+        "MS_RETRY_INTERVAL_UPPER": "2",
+        "MS_RECEIVE_MSG_TIMEOUT": "3",
+    }
+    with LaunchedCluster(tmp_path, environment=environment) as cluster:
+        script = Path(__file__).with_name("gil_job.py")
+        (tmp_path / script.name).write_text(script.read_text())
+        cluster.start(script=script.name)
+        cluster.wait_event(EventKind.NODE_LOST)
+
+        assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
+        cluster.check_result()
+        assert logged(cluster, "ended by its launcher: its node was lost: silent for ")
+        assert "event=resumed" not in cluster.log_of("worker_1")
+        assert_nothing_left(cluster)
+
+
 def test_ctrl_c_after_a_failure_that_was_recovered_names_no_failed_job(tmp_path: Path) -> None:
     with LaunchedCluster(tmp_path, environment=HELD) as cluster:
         cluster.start()
