@@ -70,9 +70,13 @@ def test_a_rank_that_is_done_has_left_out_a_collective_where_one_that_waits_has_
     assert (found.node_id if found is not None else None) == named
 
 
-def test_how_many_were_left_out_is_told() -> None:
+@pytest.mark.parametrize("lasting_ms", [(6_000, 4_000), (4_000, 6_000)])
+def test_how_many_were_left_out_is_told(lasting_ms: tuple[int, int]) -> None:
     further = rank("b", Phase.COMPUTE, 7_000, step=9, collectives=10)
-    waiting = [rank(name, Phase.COMPUTE, 6_000, collectives=12) for name in "a "]
+    waiting = [
+        rank(name, Phase.COMPUTE, lasting, collectives=12)
+        for name, lasting in zip("a ", lasting_ms, strict=True)
+    ]
     found = hang_limits.suspect([further, *waiting], LEARNED)
 
     assert found is not None

@@ -117,7 +117,7 @@ def _has_left_one_out(
         found = None if waits is None else _left_out(at_a_step[0], waits, longest_ms)
         if found is not None:
             return found._replace(waiting=sum(rank.step < found.step for rank in ranks))
-        waits = max((rank for rank in at_a_step if rank.rank in training), key=_collectives, default=waits)
+        waits = max((rank for rank in at_a_step if rank.rank in training), key=_begun, default=waits)
     return None
 
 
@@ -130,8 +130,9 @@ def _left_out(one: RankPhase, waits: RankPhase, longest_ms: Mapping[Phase, int])
     return Suspect(*one[:3], one.report.phase, lasting_ms, most_ms, 0, fewer)
 
 
-def _collectives(rank: RankPhase) -> int:
-    return rank.report.collectives
+def _begun(rank: RankPhase) -> tuple[int, int]:
+    """Of those that wait in the same collective the one that waits longest is heard."""
+    return rank.report.collectives, rank.report.lasting_ms
 
 
 def _reached(rank: RankPhase) -> tuple[int, int]:
