@@ -70,6 +70,18 @@ def test_a_rank_that_is_done_has_left_out_a_collective_where_one_that_waits_has_
     assert (found.node_id if found is not None else None) == named
 
 
+def test_a_rank_that_does_not_say_how_many_collectives_it_has_begun_hides_no_other_one_of_its_step() -> None:
+    waits = rank("a", Phase.COMPUTE, 9_000, collectives=12)
+    says_none, left_one_out = (
+        rank(" ", Phase.DATA, 10, step=8),
+        rank("b", Phase.DATA, 10, step=8, collectives=11),
+    )
+    found = hang_limits.suspect([waits, says_none, left_one_out], LEARNED)
+
+    assert found is not None
+    assert (found.node_id, found.left_out) == ("b", 1)
+
+
 @pytest.mark.parametrize("lasting_ms", [(6_000, 4_000), (4_000, 6_000)])
 def test_how_many_were_left_out_is_told(lasting_ms: tuple[int, int]) -> None:
     further = rank("b", Phase.COMPUTE, 7_000, step=9, collectives=10)
@@ -246,6 +258,30 @@ def test_a_rank_that_is_done_is_waited_for_by_nobody() -> None:
     job.hang(7)
 
     assert [one.node_id for one in job.events(EventKind.HANG_SUSPECTED)] == ["worker_1"]
+
+
+def test_a_verdict_for_a_collective_that_was_left_out_raises_the_limit_of_those_that_wait() -> None:
+    job = Job()
+    for second in range(12):
+        job.desk.at(job.desk.now + 1_000)
+        job.beat(job.workers[0], Phase.COMPUTE, 1_000 * second, step=7, collectives=30)
+        job.beat(job.workers[1], Phase.DATA, 1_000 * second, step=8, collectives=29)
+    [ended] = job.events(EventKind.GENERATION_INTERRUPTED)
+    assert "its limit is 5.0 s" in ended.reason
+    for worker in job.workers:
+        worker.ready()
+    for worker in job.workers:
+        worker.follow()
+    job.hang(7, step=9)
+
+    last = job.events(EventKind.HANG_SUSPECTED)[-1]
+    assert "in data behind step 9 for 5.0 s, its limit is 5.0 s" in last.reason, "nothing was learned of data"
+    job.beat(job.workers[1], Phase.DATA, 5, step=10)
+    for second in range(14):
+        job.desk.at(job.desk.now + 1_000)
+        job.beat(job.workers[0], Phase.COMPUTE, 1_000 * second, step=10, collectives=60)
+        job.beat(job.workers[1], Phase.DATA, 1_000 * second, step=11, collectives=59)
+    assert job.events(EventKind.HANG_SUSPECTED)[-1] is last, "its limit is 15 s now"
 
 
 @pytest.mark.parametrize("is_done", [True, False])

@@ -45,10 +45,12 @@ class Suspect(NamedTuple):
     phase: Phase
     lasting_ms: int
     limit_ms: int
+    limit_of: Phase
+    """Whose limit that is."""
     waiting: int
     """How many ranks wait for it."""
     left_out: int = 0
-    """So many collectives fewer than a rank that waits for it has it begun, with more steps done. Then the times are those of that rank."""
+    """So many collectives fewer than a rank that waits for it has it begun, with more steps done. Then times and limit are those of that rank."""
 
     def is_same(self, other: Suspect) -> bool:
         """Are they the same rank at the same place?"""
@@ -102,7 +104,7 @@ def suspect(
     if most_ms is None or report.lasting_ms < most_ms:
         return None
     waiting = len(ranks) - len(elsewhere)
-    return Suspect(*held_up_by[:3], report.phase, report.lasting_ms, most_ms, waiting)
+    return Suspect(*held_up_by[:3], report.phase, report.lasting_ms, most_ms, report.phase, waiting)
 
 
 def _has_left_one_out(
@@ -111,7 +113,9 @@ def _has_left_one_out(
     """A rank that is further than one that waits in a collective, and has begun fewer: in one program for all that cannot be."""
     waits: RankPhase | None = None
     training = {rank.rank for rank in ranks}
-    for _, equal in itertools.groupby(sorted([*ranks, *done], key=_reached), key=lambda rank: rank.step):
+    # One that does not say how many it has begun is not judged.
+    counted = sorted((rank for rank in [*ranks, *done] if rank.report.collectives), key=_reached)
+    for _, equal in itertools.groupby(counted, key=lambda rank: rank.step):
         at_a_step = [*equal]
         # The first one has begun the fewest, the last one the most.
         found = None if waits is None else _left_out(at_a_step[0], waits, longest_ms)
@@ -123,11 +127,11 @@ def _has_left_one_out(
 
 def _left_out(one: RankPhase, waits: RankPhase, longest_ms: Mapping[Phase, int]) -> Suspect | None:
     fewer = waits.report.collectives - one.report.collectives
-    most_ms = limit_ms(waits.report.phase, longest_ms)
-    lasting_ms = waits.report.lasting_ms
-    if most_ms is None or lasting_ms < most_ms or not one.report.collectives or fewer <= 0:
+    at, lasting_ms = waits.report.phase, waits.report.lasting_ms
+    most_ms = limit_ms(at, longest_ms)
+    if most_ms is None or lasting_ms < most_ms or fewer <= 0:
         return None
-    return Suspect(*one[:3], one.report.phase, lasting_ms, most_ms, 0, fewer)
+    return Suspect(*one[:3], one.report.phase, lasting_ms, most_ms, at, 0, fewer)
 
 
 def _begun(rank: RankPhase) -> tuple[int, int]:

@@ -135,7 +135,7 @@ def _suspect(state: SchedulerState, found: Suspect, now_ms: int) -> list[Schedul
     limit_ms = known.suspect.limit_ms
     if state.rules.replaces_hung and found.lasting_ms >= _REPLACED_AT * limit_ms:
         # Where that was wrong, it is not so soon the next time.
-        watch.learn({found.phase: limit_ms})
+        watch.learn({known.suspect.limit_of: limit_ms})
         watch.suspicion = None
         reason = f"{found.sentence}, and twice that is over (MS_STEP_TIMEOUT=auto, MS_ON_HANG=replace)"
         _fail(state, reason, found.step, now_ms)
