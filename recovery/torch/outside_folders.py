@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from recovery.torch import buffers, module_names, outside_state_dict
+from recovery.torch import module_names, outside_state_dict
 from recovery.torch import payload as payloads
 from recovery.torch.as_built import AsBuilt
 from recovery.torch.module_attributes import ModuleAttributes
@@ -125,8 +125,7 @@ class OutsideFolders:
                         name for name, tensor in here.items() if tensor.requires_grad or name in versions
                     )
                     _logger.warning(_DIFFER, len(versions), next(iter(versions)))
-                if not _sends_buffers(parallel):
-                    known.update(place.name for place in buffers.buffers_of(bare))
+                known.update(_unsent(parallel, here))
             taken.append({name: self._own_of(here[name]) for name in sorted(known & here.keys())})
         return taken
 
@@ -141,12 +140,14 @@ def _version(tensor: torch.Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version  # noqa: SLF001 - torch has no public name for it
 
 
-def _sends_buffers(parallel: DistributedDataParallel) -> bool:
-    """Before the next forward pass, from rank 0 to all? The argument has another name in torch 2.13, and this one warns there."""
-    found = vars(parallel)
-    return parallel.require_forward_param_sync and bool(
-        found.get("forward_sync_buffers", found.get("broadcast_buffers", True))
-    )
+def _unsent(parallel: DistributedDataParallel, here: Mapping[str, torch.Tensor]) -> Iterator[str]:
+    """What each rank has of its own: buffers that are not sent from rank 0 before the next forward pass, and what the wrapper leaves alone."""
+    is_sent = parallel.will_sync_module_buffers()  # type: ignore[no-untyped-call]  # of torch
+    sent = parallel.modules_buffers if is_sent else ()
+    known, ignored = {*map(id, sent)}, {*map(module_names.plain, parallel.parameters_to_ignore)}
+    for name, tensor in here.items():
+        if id(tensor) not in known and (name in ignored or not isinstance(tensor, torch.nn.Parameter)):
+            yield name
 
 
 def _tensors(item: Any) -> dict[str, torch.Tensor]:

@@ -161,3 +161,23 @@ def test_statistics_that_are_not_sent_next_are_each_ranks_own() -> None:
     restored(saved, folder, second)
     assert torch.equal(second.net.get_buffer("1.running_mean"), first.net.get_buffer("1.running_mean"))
     assert second.model.will_sync_module_buffers() is False
+
+
+@pytest.mark.usefixtures("world_of_one")
+def test_what_the_wrapper_was_told_to_ignore_is_each_ranks_own() -> None:
+    def wrapped(net: nn.Module) -> DistributedDataParallel:
+        ignored = ["2.bias", "1.running_mean"]
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(net, ignored)  # type: ignore[no-untyped-call]
+        return DistributedDataParallel(net)
+
+    first, second = Program(wrapped), Program(wrapped)
+    first.outside.begin()
+    first.step(1)
+    saved, folder = through_a_file(first.outside.take()), copy.deepcopy(first.state())
+    assert saved["model"][0]["own"].keys() == {"2.bias", "1.running_mean"}
+    for name in ("2.bias", "1.running_mean"):
+        folder[0][name] += 1
+    restored(saved, folder, second)
+    for program in (first, second):
+        program.step(2)
+    assert repr(first.state()) == repr(second.state())
