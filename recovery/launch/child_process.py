@@ -18,6 +18,8 @@ from recovery.readable import is_readable
 POLL_S = 0.05
 """How often a child is polled where it has no descriptor: none is left, or the kernel knows none (before Linux 5.3)."""
 _FOREVER_S = -1.0
+_STOPPED = (b"T", b"t")
+"""States of a process in /proc/PID/stat: by a signal, by who traces it."""
 _TRACKER = b"multiprocessing.resource_tracker"
 _TRACKER_MS = 1_000
 """It takes milliseconds; one that is stopped is not waited for much longer than that."""
@@ -54,9 +56,15 @@ class ChildProcess:
         """By SIGTERM, with all that it has started in its session."""
         self._signal_session(signal.SIGTERM)
 
-    def ask_for_stacks(self) -> None:
-        """Have it write the stacks of its threads, before it is ended: it may end by that."""
+    def ask_for_stacks(self) -> str:
+        """Have it write the stacks of its threads, before it is ended: it may end by that. Gives, for people, where it hangs; one that is stopped writes none."""
+        with self._numbered, contextlib.suppress(OSError):
+            # Behind its name, which may have parentheses of its own.
+            state = Path(f"/proc/{self.pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
+            if self.status is None and state in _STOPPED:
+                return "it is stopped: SIGSTOP, or a debugger"
         self._signal(thread_stacks.SIGNAL)
+        return "where it hangs is in its log"
 
     def kill(self) -> None:
         """End it at once; what it has started goes behind it."""

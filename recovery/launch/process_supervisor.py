@@ -137,10 +137,10 @@ class ProcessKeeper:
         child = self.child
         if child is None or child.pid != node.pid:
             return
-        self._ended_by_launcher = f"ended by its launcher: its node was lost: {node.reason}"
-        said = f"{self.placed.name} (pid {child.pid}) is lost and hangs: {node.reason}; ending it (where it hangs is in its log)"
+        where = child.ask_for_stacks()
+        self._ended_by_launcher = f"ended by its launcher: its node was lost: {node.reason} ({where})"
+        said = f"{self.placed.name} (pid {child.pid}) is lost and hangs: {node.reason}; ending it ({where})"
         console.say(said, style="yellow")
-        child.ask_for_stacks()
         await asyncio.sleep(_STACKS_S)
         # It is not asked: a signal that it hears may end its wait, and it would train until it is killed.
         child.kill()

@@ -1,4 +1,4 @@
-"""small_job.py with one more thing to do, on rank 1: hang for ever inside C code that keeps the interpreter's lock."""
+"""small_job.py with one more thing to do, on rank 1: hang inside C code that keeps the interpreter's lock, or be stopped."""
 
 from __future__ import annotations
 
@@ -31,8 +31,15 @@ def _wait_for_a_signal() -> None:
         ctypes.PyDLL(None).pause()
 
 
-train.DEEDS["pause"] = _wait_for_a_signal  # type: ignore[attr-defined]  # as below
-train.DEEDS["hold"] = _hold_the_interpreter  # type: ignore[attr-defined]  # the copy of small_job.py beside it
+def _stop() -> None:
+    if os.environ["RANK_ID"] == "1":
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+# train is the copy of small_job.py beside this file.
+train.DEEDS.update(  # type: ignore[attr-defined]  # mypy reads another module of this name
+    pause=_wait_for_a_signal, hold=_hold_the_interpreter, stop=_stop
+)
 
 if __name__ == "__main__":
     train.test_train()

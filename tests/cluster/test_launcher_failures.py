@@ -7,6 +7,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -174,55 +175,56 @@ def test_a_scheduler_whose_store_failed_starts_again_from_what_is_on_disk(tmp_pa
         assert_nothing_left(cluster)
 
 
+def lost_while_it_hangs(directory: Path, deed: str) -> LaunchedCluster:
+    """gil_job.py, whose rank 1 does this at step 12, with a short lease."""
+    environment = {
+        "JOB_DO": f"{deed}@12",
+        "MS_NODE_TIMEOUT": "6",
+        "MS_RETRY_INTERVAL_LOWER": "1",
+        "MS_RETRY_INTERVAL_UPPER": "2",
+        "MS_RECEIVE_MSG_TIMEOUT": "3",
+    }
+    shutil.copy(Path(__file__).with_name("gil_job.py"), directory)
+    return LaunchedCluster(directory, environment=environment)
+
+
+def assert_the_lost_process_was_ended(cluster: LaunchedCluster) -> None:
+    cluster.wait_event(EventKind.NODE_LOST)
+    assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
+    cluster.check_result()
+    assert logged(cluster, "ended by its launcher: its node was lost: silent for ")
+    assert_nothing_left(cluster)
+
+
 @pytest.mark.parametrize("rejoin", ["same", "new"])
 def test_a_node_that_was_lost_while_its_process_hangs_is_ended_and_started_again(
     tmp_path: Path, rejoin: str
 ) -> None:
     """It keeps the interpreter's lock: none of its own threads can notice that it is lost, nor hear a signal."""
-    environment = {
-        "JOB_DO": "hold@12",
-        "MS_NODE_TIMEOUT": "6",
-        "MS_RETRY_INTERVAL_LOWER": "1",
-        "MS_RETRY_INTERVAL_UPPER": "2",
-        "MS_RECEIVE_MSG_TIMEOUT": "3",
-    }
-    with LaunchedCluster(tmp_path, environment=environment) as cluster:
-        script = Path(__file__).with_name("gil_job.py")
-        (tmp_path / script.name).write_text(script.read_text())
-        cluster.start(f"--rejoin={rejoin}", script=script.name)
-        cluster.wait_event(EventKind.NODE_LOST)
-
-        assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
-        cluster.check_result()
-        assert logged(cluster, "ended by its launcher: its node was lost: silent for ")
+    with lost_while_it_hangs(tmp_path, "hold") as cluster:
+        cluster.start(f"--rejoin={rejoin}", script="gil_job.py")
+        assert_the_lost_process_was_ended(cluster)
+        assert logged(cluster, "(where it hangs is in its log)")
         stacks = "".join(cluster.log_of(f"worker_{rank}") for rank in range(2))
         assert re.search(r"Current thread .* \(most recent call first\):\n  File .*gil_job", stacks), stacks
         admitted = [stored.event for stored in cluster.events(EventKind.NODE_ADMITTED)]
         assert {event.incarnation for event in admitted} == ({1, 2} if rejoin == "same" else {1})
         assert len({event.node_id for event in admitted}) == (2 if rejoin == "same" else 3)
-        assert_nothing_left(cluster)
 
 
 def test_a_lost_process_whose_hang_a_signal_would_end_trains_no_more(tmp_path: Path) -> None:
     """It went on until it was killed: where that was the end of the training, the job that had finished failed."""
-    environment = {
-        "JOB_DO": "pause@12",
-        "MS_NODE_TIMEOUT": "6",
-        "MS_RETRY_INTERVAL_LOWER": "1",
-        "MS_RETRY_INTERVAL_UPPER": "2",
-        "MS_RECEIVE_MSG_TIMEOUT": "3",
-    }
-    with LaunchedCluster(tmp_path, environment=environment) as cluster:
-        script = Path(__file__).with_name("gil_job.py")
-        (tmp_path / script.name).write_text(script.read_text())
-        cluster.start(script=script.name)
-        cluster.wait_event(EventKind.NODE_LOST)
-
-        assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
-        cluster.check_result()
-        assert logged(cluster, "ended by its launcher: its node was lost: silent for ")
+    with lost_while_it_hangs(tmp_path, "pause") as cluster:
+        cluster.start(script="gil_job.py")
+        assert_the_lost_process_was_ended(cluster)
         assert "event=resumed" not in cluster.log_of("worker_1")
-        assert_nothing_left(cluster)
+
+
+def test_a_lost_process_that_is_stopped_is_said_to_be(tmp_path: Path) -> None:
+    with lost_while_it_hangs(tmp_path, "stop") as cluster:
+        cluster.start(script="gil_job.py")
+        assert_the_lost_process_was_ended(cluster)
+        assert logged(cluster, "(it is stopped: SIGSTOP, or a debugger)")
 
 
 def test_ctrl_c_after_a_failure_that_was_recovered_names_no_failed_job(tmp_path: Path) -> None:
