@@ -11,6 +11,7 @@ Cases: `kept` objects in the survivors, `accumulate` gradients over two steps, `
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import hashlib
 import os
@@ -29,13 +30,14 @@ from torch.utils.data import Dataset
 from typing_extensions import override
 
 from recovery.torch import ResumableLoader, TrainState, live_transfer, process_group
+from recovery.torch.ended_groups import EndedGroups
 from recovery.torch.live_memory import LiveMemory
 from recovery.torch.warm_up import warm_up
 from recovery.training.live import StepPosition
 from tests.torch.fake_session import FakeSession, report
 
 LAST = 6
-_kept_groups: list[Any] = []
+_ended_groups = EndedGroups()
 
 
 class Rows(Dataset[Any]):
@@ -77,8 +79,10 @@ class Objects:
         )
 
 
-_kept_objects = Objects(5)
-"""What `session.keep` would keep."""
+@functools.cache
+def kept_objects() -> Objects:
+    """What `session.keep` would keep."""
+    return Objects(5)
 
 
 def step_of(cases: set[str] | list[str]) -> int:
@@ -185,8 +189,8 @@ def _train(
 def _enter_world(directory: Path, generation: int, rank: int, world: int) -> FileStore:
     store = FileStore(str(directory / f"store_{generation}"), world)
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=world)
-    # Fact 3 of recovery/torch/process_group.py: dropped with the model it may wait for ever.
-    _kept_groups.append(distributed.group.WORLD)
+    # Facts 1 to 3 of ended_groups.py: dropped with the model it may wait for ever, and at the interpreter's end a thread of it may abort the process.
+    _ended_groups.keep([distributed.group.WORLD])
     process_group.change_torch()
     return FileStore(str(directory / f"notes_{generation}"), -1)
 
@@ -210,7 +214,7 @@ def _leave(training: Training, memory: LiveMemory, step: int, batch: torch.Tenso
 def _first_entry(role: str, rank: int, world: int, directory: Path, cases: set[str]) -> LiveMemory | None:
     """Train until the world ends; the memory, if training goes on from it. Only what is kept outside is left of the rest."""
     _enter_world(directory, 1, rank, world)
-    training = Training(_kept_objects, rank, world, cases, live=False)
+    training = Training(kept_objects(), rank, world, cases, live=False)
     memory = training.state.live_memory()
     memory.begin(0)
     steps = _train(training, memory, 0, LAST if role == "all" else step_of(cases))
@@ -238,7 +242,7 @@ def _first_entry(role: str, rank: int, world: int, directory: Path, cases: set[s
 def _second_entry(memory: LiveMemory | None, rank: int, world: int, directory: Path, cases: set[str]) -> None:
     notes = _enter_world(directory, 2, rank, world)
     process_group._world = process_group.World(_live_session(rank, world), "gloo", process_group._TIMEOUT)
-    objects = _kept_objects if "kept" in cases and memory is not None else Objects(6 + rank)
+    objects = kept_objects() if "kept" in cases and memory is not None else Objects(6 + rank)
     before = [parameter.detach().clone() for parameter in objects.net.parameters()]
     training = Training(objects, rank, world, cases, live=True)
     report(left_alone=all(map(torch.equal, before, objects.net.parameters())))
@@ -262,6 +266,9 @@ def _second_entry(memory: LiveMemory | None, rank: int, world: int, directory: P
 
 def main() -> None:
     """Play one role."""
+    # As in a script that builds its model before anything else: in each role the generators stand where that leaves them.
+    kept_objects()
+    _ended_groups.watch_exit()
     role, rank_text, world_text, directory_text, *cases_given = sys.argv[1:]
     rank, world, directory, cases = int(rank_text), int(world_text), Path(directory_text), set(cases_given)
     warm_up()
