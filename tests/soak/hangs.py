@@ -7,21 +7,19 @@ for each way.
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
 import re
 import shutil
 import statistics
 import sys
-import tempfile
-import time
 from collections import defaultdict
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from recovery.core.records import EventKind
+from tests.soak import runs
 from tests.soak.hanging import KINDS
+from tests.soak.runs import Run
 from tests.soak.script_faces import Form, drawn
 from tests.soak.scripts import STEP_MS, ScriptCluster, Soak
 
@@ -33,6 +31,7 @@ _LEASE_S = 30
 _FIRST = 6
 """Before this step nobody knows yet how long a step takes."""
 _LIMIT = re.compile(r"its limit is ([\d.]+) s")
+_TIMES = ("told_s", "limit_s", "over_s")
 _NAMES = (EventKind.HANG_SUSPECTED, EventKind.NODE_LOST)
 """What names a rank first."""
 
@@ -121,41 +120,36 @@ def _verdict(cluster: ScriptCluster, fault: str) -> Verdict:
 
 def main() -> int:
     """Run from the command line; returns the exit code: 1 where a job failed, or too many named another rank or came too late."""
-    parser = argparse.ArgumentParser(prog="python -m tests.soak.hangs", description=__doc__)
+    parser = runs.options("hangs", __doc__)
     parser.add_argument("--hangs", type=int, default=200, help="how many, all kinds in turn (200)")
-    parser.add_argument("--seed", type=int, default=1, help="of the first job, then one more each (1)")
     parser.add_argument("--kind", choices=[*KINDS], action="append", help="only these (all)")
-    parser.add_argument("--keep", type=Path, help="a new directory for what failed (one below /tmp)")
     asked = parser.parse_args()
-    kinds = asked.kind or [*KINDS]
-    place = asked.keep or Path(tempfile.mkdtemp(prefix="hangs-"))
-    place.mkdir(exist_ok=True)
-    soak, found = HangSoak(place), defaultdict[str, list[tuple[Hang, Verdict]]](list)
+    kinds, run = asked.kind or [*KINDS], Run("hangs", asked)
+    soak, found = HangSoak(run.place), defaultdict[str, list[tuple[Hang, Verdict]]](list)
     for number in range(asked.hangs):
-        seed, kind, begun = asked.seed + number, kinds[number % len(kinds)], time.monotonic()
+        seed, kind = asked.seed + number, kinds[number % len(kinds)]
         draw = random.Random(f"{kind} {seed}")
         form = drawn_form(kind, draw)
         hang = drawn_hang(kind, draw, workers=form.workers, last=soak.of(form).step())
         verdict = soak.hang(form, hang)
         found[kind].append((hang, verdict))
         line: dict[str, Any] = {"seed": seed, "form": form.name, **hang._asdict(), "named": verdict.rank}
-        line |= {name: round(getattr(verdict, name), 1) for name in ("told_s", "limit_s", "over_s")}
-        if verdict.fault:
-            line |= {"failed": verdict.fault, "kept_in": str(place)}
-        print(json.dumps({**line, "took_s": round(time.monotonic() - begun, 1)}), flush=True)
-    right = failed = 0
-    for kind, pairs in found.items():
-        good = [verdict for hang, verdict in pairs if verdict.rank == hang.rank and verdict.is_in_time()]
-        faults = sum(bool(verdict.fault) for _, verdict in pairs)
-        sums = {"hangs": len(pairs), "right_in_time": len(good), "failed": faults}
-        for name in ("told_s", "over_s"):
-            sums[f"{name}_median"] = round(statistics.median(getattr(one, name) for _, one in pairs), 1)
-        print(json.dumps({"kind": kind, **sums}))
-        right, failed = right + len(good), failed + faults
-    is_good = not failed and right >= RIGHT_LEAST * asked.hangs
-    if is_good and asked.keep is None:
-        shutil.rmtree(place)
-    return int(not is_good)
+        line |= {name: round(getattr(verdict, name), 1) for name in _TIMES}
+        run.tell(line, verdict.fault)
+    sums = {kind: _sums_of(pairs) for kind, pairs in found.items()}
+    right = sum(of["right_in_time"] for of in sums.values())
+    lines = ({"kind": kind, **of} for kind, of in sums.items())
+    return run.end(*lines, is_good=right >= RIGHT_LEAST * asked.hangs)
+
+
+def _sums_of(pairs: Sequence[tuple[Hang, Verdict]]) -> dict[str, Any]:
+    good = [verdict for hang, verdict in pairs if verdict.rank == hang.rank and verdict.is_in_time()]
+    failed = sum(bool(verdict.fault) for _, verdict in pairs)
+    medians = {
+        f"{name}_median": round(statistics.median(getattr(verdict, name) for _, verdict in pairs), 1)
+        for name in ("told_s", "over_s")
+    }
+    return {"hangs": len(pairs), "right_in_time": len(good), "failed": failed, **medians}
 
 
 if __name__ == "__main__":

@@ -6,16 +6,14 @@ SIGSTOP and SIGCONT). Neighbours compute, and pause. The script evaluates again 
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
+import itertools
 import os
 import random
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -24,7 +22,9 @@ from pathlib import Path
 
 from recovery.core.records import EventKind
 from tests.cluster.launched import LAUNCHER
+from tests.soak import runs
 from tests.soak.hanging import SLOW_SAVE
+from tests.soak.runs import Run
 from tests.soak.script_faces import drawn
 from tests.soak.scripts import STEP_MS, ScriptCluster
 
@@ -118,31 +118,22 @@ def train(directory: Path, draw: random.Random, *, epochs: int) -> tuple[str, Co
 
 def main() -> int:
     """Run from the command line; returns the exit code: 1 where somebody was suspected, or a job failed."""
-    parser = argparse.ArgumentParser(prog="python -m tests.soak.jitter", description=__doc__)
+    parser = runs.options("jitter", __doc__)
     parser.add_argument("--minutes", type=float, default=60, help="how long, at least (60)")
-    parser.add_argument("--seed", type=int, default=1, help="of the first job, then one more each (1)")
     parser.add_argument("--epochs", type=int, default=40, help="of each job (40)")
-    parser.add_argument("--keep", type=Path, help="a new directory for what failed (one below /tmp)")
     asked = parser.parse_args()
-    place = asked.keep or Path(tempfile.mkdtemp(prefix="jitter-"))
-    place.mkdir(exist_ok=True)
-    began_s, seed, sums = time.monotonic(), asked.seed, Counter[str]()
-    while time.monotonic() < began_s + 60 * asked.minutes:
-        directory, begun = place / f"job-{seed}", time.monotonic()
+    run, sums = Run("jitter", asked), Counter[str]()
+    for seed in itertools.count(asked.seed):
+        if run.minutes >= asked.minutes:
+            break
+        directory = run.place / f"job-{seed}"
         directory.mkdir()
         fault, found = train(directory, random.Random(seed), epochs=asked.epochs)
         if not fault:
             shutil.rmtree(directory)
-        sums.update(jobs=1, failed=int(bool(fault)), **found)
-        print(
-            json.dumps({"seed": seed, "failed": fault, "took_s": round(time.monotonic() - begun, 1)}),
-            flush=True,
-        )
-        seed += 1
-    print(json.dumps({"minutes": round((time.monotonic() - began_s) / 60, 1), **sums}))
-    if not sums["failed"] and asked.keep is None:
-        shutil.rmtree(place)
-    return int(sums["failed"] > 0)
+        sums.update(jobs=1, **found)
+        run.tell({"seed": seed}, fault, kept=directory.name)
+    return run.end({"minutes": round(run.minutes, 1), **sums, "failed": run.failed})
 
 
 if __name__ == "__main__":

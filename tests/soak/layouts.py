@@ -6,7 +6,6 @@ behind a start; a host of its own loses its disk as well. All are started again 
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import random
@@ -14,7 +13,6 @@ import shutil
 import sys
 import tempfile
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +20,9 @@ from typing import NamedTuple
 
 from recovery.core.records import EventKind
 from tests.cluster.harness import Cluster
+from tests.soak import runs
 from tests.soak.layout_cases import CASES, Case, HostPerWorker, disturbed, undisturbed
+from tests.soak.runs import Run
 
 KILLS_OF_A_TRAINING = 6
 _AT_ONCE = 0.3
@@ -185,7 +185,6 @@ class Soak:
         """
         directory = self._place / f"{case.name.replace(' ', '-')}-{seed}"
         directory.mkdir()
-        begun = time.monotonic()
         with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="recovery-soak-") as base:
             with disturbed(directory, case, Path(base)) as cluster:
                 struck = Kills(cluster, Path(base), seed)
@@ -213,7 +212,6 @@ class Soak:
             "returned_to": plans,
             "fetched": fetched,
             "ended_by_themselves": dict(struck.ended),
-            "took_s": round(time.monotonic() - begun, 1),
         }
 
     def _of(self, case: Case) -> Cluster:
@@ -237,30 +235,23 @@ def plan(cases: list[Case], *, kills: int, seed: int) -> Iterator[tuple[Case, in
 
 def main() -> int:
     """Run from the command line; returns the exit code: 1 where a training failed."""
-    parser = argparse.ArgumentParser(prog="python -m tests.soak.layouts", description=__doc__)
+    parser = runs.options("layouts", __doc__)
     parser.add_argument("--kills", type=int, default=300, help="how many, over all trainings (300)")
-    parser.add_argument("--seed", type=int, default=1, help="of the first training, then one more each (1)")
     parser.add_argument("--case", choices=[case.name for case in CASES], help="only this one")
     asked = parser.parse_args()
     cases = [case for case in CASES if asked.case in (None, case.name)]
-    place = Path(tempfile.mkdtemp(prefix="layouts-"))
-    soak, done, sums = Soak(place), 0, Counter[str]()
+    run, done, sums = Run("layouts", asked), 0, Counter[str]()
+    soak = Soak(run.place)
     for case, kills, seed in plan(cases, kills=asked.kills, seed=asked.seed):
-        line: dict[str, object] = {"case": case.name, "seed": seed}
+        found, fault = {}, ""
         try:
             found = soak.train(case, kills=kills, seed=seed)
         except AssertionError as error:
-            sums["failed"] += 1
-            line |= {"failure": str(error), "kept_in": str(place)}
-        else:
-            line |= {"result": "same bits, same samples", **found}
-            sums.update({name: value for name, value in found.items() if isinstance(value, int)})
+            fault = str(error)
+        sums.update({name: value for name, value in found.items() if isinstance(value, int)})
         done += kills
-        print(json.dumps({**line, "done": f"{done} of {asked.kills}"}), flush=True)
-    if not sums["failed"]:
-        shutil.rmtree(place)
-    print(json.dumps({"all": {"cases": len(cases), **sums}}))
-    return 1 if sums["failed"] else 0
+        run.tell({"case": case.name, "seed": seed, **found}, fault, done=f"{done} of {asked.kills}")
+    return run.end({"all": {"cases": len(cases), **sums, "failed": run.failed}})
 
 
 if __name__ == "__main__":

@@ -10,9 +10,9 @@ lost to a notice without time must be announced (`not saved`). No restart is use
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import datetime
+import itertools
 import json
 import os
 import random
@@ -20,7 +20,6 @@ import re
 import shutil
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -36,7 +35,9 @@ from tests.cluster.test_drain import steps_lost
 from tests.faults.network import Network, network
 from tests.launch.clouds import Cloud
 from tests.pace import wait_for
+from tests.soak import runs
 from tests.soak.drawn_notices import FACES_HERE, Notice, Shape, drawn_notices, drawn_shape
+from tests.soak.runs import Run
 from tests.soak.scripts import STEP_MS, ScriptCluster, Soak
 
 NOTICES_OF_A_JOB = (4, 8)
@@ -299,36 +300,26 @@ class NoticeSoak(Soak):
 
 def main() -> int:
     """Run from the command line; returns the exit code: 1 where a job failed."""
-    parser = argparse.ArgumentParser(prog="python -m tests.soak.notices", description=__doc__)
+    parser = runs.options("notices", __doc__)
     parser.add_argument("--notices", type=int, default=1_000, help="how many, over all jobs (1000)")
-    parser.add_argument("--seed", type=int, default=1, help="of the first job, then one more each (1)")
     parser.add_argument("--face", choices=FACES_HERE, action="append", help="only these (both in turn)")
-    parser.add_argument("--keep", type=Path, help="a new directory for what failed (one below /tmp)")
     asked = parser.parse_args()
-    faces = asked.face or FACES_HERE
-    place = asked.keep or Path(tempfile.mkdtemp(prefix="notices-"))
-    place.mkdir(exist_ok=True)
-    soak, sums, kinds, seed = NoticeSoak(place), Counter[str](), Counter[str](), asked.seed
+    faces, run = asked.face or FACES_HERE, Run("notices", asked)
+    soak, sums, kinds = NoticeSoak(run.place), Counter[str](), Counter[str]()
     with network(3) as made:
-        while sums["notices"] < asked.notices:
-            draw, begun = random.Random(seed), time.monotonic()
-            face = faces[(seed - asked.seed) % len(faces)]
+        for seed in itertools.count(asked.seed):
+            if sums["notices"] >= asked.notices:
+                break
+            draw, face = random.Random(seed), faces[(seed - asked.seed) % len(faces)]
             shape = drawn_shape(face, draw)
             count = min(draw.randint(*NOTICES_OF_A_JOB), asked.notices - sums["notices"])
             fault, done, lost = soak.give(shape, made, notices=count, seed=seed)
-            line = {"seed": seed, "job": shape.name, "notices": dict(done), "steps_lost": lost}
-            if fault:
-                again = f"python -m tests.soak.notices --face {face} --seed {seed} --notices {count}"
-                line |= {"failed": fault, "kept_in": str(place / f"job-{seed}"), "again": again}
             kinds.update(done)
-            sums.update(jobs=1, notices=max(1, done.total()), failed=int(bool(fault)), steps_lost=lost)
-            took_s = round(time.monotonic() - begun, 1)
-            print(json.dumps({**line, "took_s": took_s, "done": sums["notices"]}), flush=True)
-            seed += 1
-    print(json.dumps({**sums, "by_source": dict(kinds)}))
-    if not sums["failed"] and asked.keep is None:
-        shutil.rmtree(place)
-    return int(sums["failed"] > 0)
+            sums.update(jobs=1, notices=max(1, done.total()), steps_lost=lost)
+            line = {"seed": seed, "job": shape.name, "notices": dict(done), "steps_lost": lost}
+            again = f"python -m tests.soak.notices --face {face} --seed {seed} --notices {count}"
+            run.tell(line, fault, kept=f"job-{seed}", again=again, done=sums["notices"])
+    return run.end({**sums, "failed": run.failed, "by_source": dict(kinds)})
 
 
 if __name__ == "__main__":

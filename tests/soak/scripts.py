@@ -7,17 +7,14 @@ recovery behind the blow before. Prints a line of JSON for each job, and in the 
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib.util
-import json
 import os
 import random
 import re
 import shutil
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -30,6 +27,8 @@ from typing_extensions import override
 from tests.cluster import checker
 from tests.cluster.launched import LAUNCHER, LaunchedCluster
 from tests.pace import wait_for
+from tests.soak import runs
+from tests.soak.runs import Run
 from tests.soak.script_faces import FACES, Form, drawn
 
 KILLS_OF_A_JOB = (3, 8)
@@ -286,41 +285,29 @@ class Soak:
 
 def main() -> int:
     """Run from the command line; returns the exit code: 1 where a job failed."""
-    parser = argparse.ArgumentParser(prog="python -m tests.soak.scripts", description=__doc__)
+    parser = runs.options("scripts", __doc__)
     parser.add_argument("--kills", type=int, default=200, help="how many, over all jobs (200)")
-    parser.add_argument("--seed", type=int, default=1, help="of the first job, then one more each (1)")
     parser.add_argument(
         "--face", choices=[*FACES], action="append", help="only these (all that are installed)"
-    )
-    parser.add_argument(
-        "--keep", type=Path, help="a new directory for what failed (one of its own below /tmp)"
     )
     parser.add_argument("--jobs", type=int, default=1_000, help="no more than so many (1000)")
     asked = parser.parse_args()
     faces = asked.face or [name for name, face in FACES.items() if importlib.util.find_spec(face.package)]
-    place = asked.keep or Path(tempfile.mkdtemp(prefix="scripts-"))
-    place.mkdir(exist_ok=True)
-    soak, table = Soak(place), {name: Counter[str]() for name in faces}
-    seed, done = asked.seed, 0
-    while done < asked.kills and seed < asked.seed + asked.jobs:
+    run = Run("scripts", asked)
+    soak, sums, done = Soak(run.place), {name: Counter[str](jobs=0, kills=0, failed=0) for name in faces}, 0
+    for seed in range(asked.seed, asked.seed + asked.jobs):
+        if done >= asked.kills:
+            break
         face = faces[(seed - asked.seed) % len(faces)]
-        draw, begun = random.Random(seed), time.monotonic()
+        draw = random.Random(seed)
         form, kills = drawn(face, draw), min(draw.randint(*KILLS_OF_A_JOB), asked.kills - done)
         struck = soak.train(form, kills=kills, seed=seed)
-        line = {"face": face, "seed": seed, "form": form.name, "kills": dict(struck.done)}
-        if struck.fault:
-            again = f"python -m tests.soak.scripts --face {face} --seed {seed} --kills {kills} --jobs 1"
-            line |= {"failed": struck.fault, "kept_in": str(place / f"{form.name}-{seed}"), "again": again}
-        table[face].update(jobs=1, kills=struck.done.total(), failed=int(bool(struck.fault)))
+        sums[face].update(jobs=1, kills=struck.done.total(), failed=int(bool(struck.fault)))
         done += struck.done.total()
-        print(json.dumps({**line, "took_s": round(time.monotonic() - begun, 1), "done": done}), flush=True)
-        seed += 1
-    for face, sums in table.items():
-        print(json.dumps({"face": face, **{name: sums[name] for name in ("jobs", "kills", "failed")}}))
-    failed = sum(sums["failed"] for sums in table.values())
-    if not failed and asked.keep is None:
-        shutil.rmtree(place)
-    return int(failed > 0)
+        line = {"face": face, "seed": seed, "form": form.name, "kills": dict(struck.done)}
+        again = f"python -m tests.soak.scripts --face {face} --seed {seed} --kills {kills} --jobs 1"
+        run.tell(line, struck.fault, kept=f"{form.name}-{seed}", again=again, done=done)
+    return run.end(*({"face": face, **of} for face, of in sums.items()))
 
 
 if __name__ == "__main__":
