@@ -93,7 +93,7 @@ SIMULATED = (
         "slots.vacant if _comes_for_a_rank(state, node, register) else 0",
         "0",
         (
-            "tests/core/test_slots_left.py::test_id_whose_place_another_ones_successor_holds_is_let_in_for_the_slot_that_is_left",
+            "tests/core/test_slots_left.py::test_process_of_the_host_of_a_vacant_rank_is_let_in_beside_standbys_that_have_declined",
         ),
     ),
     Bug(
