@@ -38,7 +38,7 @@ class PhaseReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     phase: Phase
     lasting_ms: Count
-    """By its own clock, without the time in which the whole process was stopped."""
+    """By its own clock, without the time in which the whole process was stopped, or the main thread waited for a processor."""
     collectives: Count = 0
     """How many it has begun since its world was formed: who waits in one is ahead of whom it waits for. 0: not known."""
     longest_ms: dict[Phase, Count] = {}

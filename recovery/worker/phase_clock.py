@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from recovery import clock
 from recovery.core.phases import Phase, PhaseReport
+from recovery.worker import processor_wait
 
 _STACK_FROM_MS = 4_000
 """What takes less is not judged (core/policy/hang_limits.py: 5 s), so nobody asks where it is."""
@@ -34,7 +35,9 @@ class PhaseClock:
         self._was_evaluating = False
         """The newest look into the phase has seen a model in evaluation mode."""
         self._paused_ms, self._ticked_ms = 0, 0
-        self._thread_id = 0
+        self._thread_id = self._native_id = 0
+        self._looked_at, self._begun_starved_ms, self._starved_ms = self._at, 0, 0
+        """What the main thread did at the newest tick, and how long it had waited for a processor in all at the first tick of that, and at the newest."""
         self.is_evaluating: Callable[[], bool] = _never
         """Is the model in evaluation mode? Set by an integration, for one generation."""
         self.collectives: Callable[[], int] = _none
@@ -50,7 +53,8 @@ class PhaseClock:
     def begin(self) -> PhaseClock:
         """A generation begins. What the one before has left unfinished is no measure of anything. Gives itself."""
         self.is_evaluating, self.collectives = _never, _none
-        self._thread_id, self._is_first = threading.get_ident(), True
+        self._thread_id, self._native_id = threading.get_ident(), threading.get_native_id()
+        self._is_first = True
         self._at = (Phase.START, clock.monotonic_ms(), self._paused_ms)
         return self
 
@@ -87,17 +91,22 @@ class PhaseClock:
     # --- the connection's thread ---------------------------------------------------------------------------------------
 
     def tick(self, waited_s: float) -> None:
-        """The connection's thread runs, having meant to wait for so long: it finds out where the whole process was stopped."""
-        now_ms = clock.monotonic_ms()
-        late_ms = now_ms - self._ticked_ms - int(waited_s * 1_000)
+        """The connection's thread runs, having meant to wait for so long: it finds out where the whole process was stopped, or its main thread had no processor."""
+        now_ms, at = clock.monotonic_ms(), self._at
+        starved_ms = processor_wait.waited_ms(self._native_id)
+        # Where this thread had none either, what the main one has waited is no pause as well.
+        late_ms = now_ms - self._ticked_ms - int(waited_s * 1_000) - max(0, starved_ms - self._starved_ms)
         if self._ticked_ms and late_ms >= _PAUSED_MS:
             self._paused_ms += late_ms
-        self._ticked_ms = now_ms
+        self._ticked_ms, self._starved_ms = now_ms, starved_ms
+        if at is not self._looked_at:
+            self._looked_at, self._begun_starved_ms = at, starved_ms
 
     def report(self) -> PhaseReport:
         """What the main thread does now."""
-        phase, since_ms, paused_ms = self._at
-        lasting_ms = max(0, clock.monotonic_ms() - since_ms - (self._paused_ms - paused_ms))
+        phase, since_ms, paused_ms = at = self._at
+        starved_ms = self._starved_ms - self._begun_starved_ms if at is self._looked_at else 0
+        lasting_ms = max(0, clock.monotonic_ms() - since_ms - (self._paused_ms - paused_ms) - starved_ms)
         if phase in (Phase.COMPUTE, Phase.OWN_CODE) and self.is_evaluating():
             phase = Phase.EVALUATION
             # A look that comes as the main thread goes on is one phase late, and makes a limit longer.

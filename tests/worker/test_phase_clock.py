@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
+from time import monotonic
 
 import pytest
 
 from recovery import clock
 from recovery.core.phases import Phase
+from recovery.worker import processor_wait
 from recovery.worker.phase_clock import PhaseClock
+from tests.needs import lacks
+from tests.pace import HANG_S
 
 
 class Time:
@@ -94,6 +102,60 @@ def test_a_stop_of_the_whole_process_is_no_part_of_a_phase(time: Time) -> None:
     assert phases.report().lasting_ms == 550
     phases.enter(Phase.COMPUTE)
     assert phases.report().longest_ms[Phase.DATA] == 550
+
+
+@pytest.fixture
+def starved(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How long the main thread has waited for a processor in all."""
+    waited_ms = [700]
+    monkeypatch.setattr(processor_wait, "waited_ms", lambda _: waited_ms[0])
+    return waited_ms
+
+
+def test_a_wait_for_a_processor_is_no_part_of_a_phase(time: Time, starved: list[int]) -> None:
+    phases = in_a_generation(PhaseClock())
+    phases.enter(Phase.DATA)
+    for _ in range(9):
+        phases.tick(0.25)
+        time.now_ms += 1_000
+        starved[0] += 900
+    phases.tick(0.25)
+    assert phases.report().lasting_ms == 900, "the connection's thread was late by as much"
+
+    phases.enter(Phase.COMPUTE)
+    time.now_ms += 100
+    assert phases.report().lasting_ms == 100, "what it has waited before is nothing of this phase"
+
+
+def test_a_stop_that_is_noticed_behind_a_wait_for_a_processor_counts_once(
+    time: Time, starved: list[int]
+) -> None:
+    phases = in_a_generation(PhaseClock())
+    phases.enter(Phase.DATA)
+    phases.tick(0.25)
+    time.now_ms += 9_250
+    starved[0] += 3_000
+    phases.tick(0.25)
+
+    assert phases.report().lasting_ms == 250
+
+
+def test_the_kernel_tells_how_long_a_thread_has_waited_for_a_processor() -> None:
+    mine, others = threading.get_native_id(), os.sched_getaffinity(0)
+    before_ms = processor_wait.waited_ms(mine)
+    if not before_ms and not Path(f"/proc/self/task/{mine}/schedstat").exists():
+        lacks("scheduler statistics", "run it on a kernel with CONFIG_SCHED_INFO")
+    deadline_s = monotonic() + HANG_S
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        os.sched_setaffinity(busy.pid, {min(others)})
+        os.sched_setaffinity(mine, {min(others)})
+        while processor_wait.waited_ms(mine) < before_ms + 100:
+            assert monotonic() < deadline_s
+    finally:
+        os.sched_setaffinity(mine, others)
+        busy.kill()
+        busy.wait()
 
 
 def test_what_is_done_with_a_model_in_evaluation_mode_is_an_evaluation(time: Time) -> None:
