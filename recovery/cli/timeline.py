@@ -16,6 +16,7 @@ from recovery.report import tables, timeline_image
 from recovery.report.rank_progress import RunningProcesses
 from recovery.report.timeline import read_timeline
 from recovery.report.timeline_page import page
+from recovery.report.trace import trace as trace_of
 
 _SHOWN = 40
 """Recoveries that a person is shown at once."""
@@ -48,10 +49,13 @@ def timeline(
     path: MaybePath = None,
     html: Annotated[Path | None, typer.Option(help="write the timeline as a page into this new file")] = None,
     png: Annotated[Path | None, typer.Option(help="and as a picture into this one")] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="and as a trace, which ui.perfetto.dev opens, into this one")
+    ] = None,
     run: Annotated[int | None, typer.Option(help="of the job; the newest without it", min=1)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the page and the picture, or show goodput and each recovery with its parts."""
+    """Write page, picture and trace, or show goodput and each recovery with its parts."""
     path = path_of(path)
     state = stored_state.read_stored(path)
     found, unreadable = read_timeline(state, run=run)
@@ -67,6 +71,8 @@ def timeline(
         write_new(html, page(found, job=state.job.job, state=job_state).encode())
     if png is not None:
         timeline_image.write(found, png, title=title)
+    if trace is not None:
+        write_new(trace, trace_of(found, stored_state.event_log(state.path), job=state.job.job))
     if as_json:
         print_json(found.for_json())
         return

@@ -24,6 +24,8 @@ CAUSES = {
     "other": "none of these; `recovery timeline` says which",
 }
 """Why an interruption was, in a word."""
+PARTS = ("notice", "window", "start", "rendezvous", "load", "first step")
+"""Of an interruption, in their order: see the fields of `Recovery`."""
 _CAUSES_BY_KIND = {
     EventKind.NODE_LOST: "node_lost",
     EventKind.NODE_FAILED: "script",
@@ -65,6 +67,8 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
     """Nothing failed: the job was stopped in order, and somebody has started it again."""
     cause: str = ""
     """One of `CAUSES`, as far as the events say."""
+    marks_ms: tuple[int, ...] = ()
+    """When each of its `PARTS` began, and when the last one ended, milliseconds since 1970 UTC: with the time in which the job was stopped on purpose."""
 
     @property
     def because_text(self) -> str:
@@ -157,6 +161,7 @@ def recoveries(
             lost_steps_known=before in stopped,
             is_resumption=is_resumption,
             cause="stopped" if is_resumption else _cause(log, position, planned, raised),
+            marks_ms=tuple(marks),
         )
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 
 from recovery.clock import instant
 from recovery.report.node_spans import Doing, Span, by_slot, visible
-from recovery.report.recoveries import Recovery
+from recovery.report.recoveries import PARTS, Recovery
 from recovery.report.timeline import Timeline
 
 _WIDTH, _LEFT, _ROW, _TOP = 1200, 130, 22, 46
@@ -27,17 +27,7 @@ COLOURS = {
 """Colour and meaning of what a node does."""
 Mark = TypeVar("Mark", bound=tuple[int, ...])
 _TICKS = 8
-_FIGURES = (
-    "unknown",
-    "notice",
-    "window",
-    "start",
-    "rendezvous",
-    "load",
-    "first step",
-    "in all",
-    "steps lost",
-)
+_FIGURES = ("unknown", *PARTS, "in all", "steps lost")
 """Of a recovery, in the order of its row."""
 _LABEL = 190
 """Width of a generation's label."""

@@ -122,9 +122,9 @@ def test_all_is_as_it_was_written_and_nothing_was_written_by_looking(path: Path)
     assert contents(path.parent) == before
 
 
-def test_the_timeline_is_a_page_and_a_picture(path: Path, tmp_path: Path) -> None:
-    page, picture = tmp_path / "timeline.html", tmp_path / "timeline.png"
-    timeline = answer("timeline", str(path), f"--html={page}", f"--png={picture}")
+def test_the_timeline_is_a_page_a_picture_and_a_trace(path: Path, tmp_path: Path) -> None:
+    page, picture, trace = (tmp_path / f"timeline.{ending}" for ending in ("html", "png", "json"))
+    timeline = answer("timeline", str(path), f"--html={page}", f"--png={picture}", f"--trace={trace}")
     assert 0 < timeline["goodput"] < 1
     assert list(timeline["lanes"]) == ["worker_0", "worker_1"]
     assert {"running", "lost", "redoing"} <= {span["doing"] for span in timeline["lanes"]["worker_1"]}
@@ -136,6 +136,8 @@ def test_the_timeline_is_a_page_and_a_picture(path: Path, tmp_path: Path) -> Non
     assert "http" not in text.replace("http-equiv", ""), "it must need nothing from elsewhere"
     assert text.count("<path") >= 8
     assert picture.read_bytes().startswith(b"\x89PNG")
+    names = {one["name"] for one in json.loads(trace.read_text())["traceEvents"]}
+    assert {"behind generation 1", "window", "load", "away", "running", "node_lost"} <= names
     again = run("timeline", str(path), f"--html={page}")
     assert again.returncode == 65
     assert "File exists" in again.stderr

@@ -57,14 +57,12 @@ class SimulatedJob(msgspec.Struct):
 
     def timeline(self) -> Timeline:
         """As the product makes it from these rows."""
-        events: list[StoredEvent] = []
-        generations: dict[int, GenerationRecord] = {}
-        for wall_ms, records in self.scheduler:
-            for record in records:
-                if isinstance(record, EventRecord):
-                    events.append(StoredEvent(sequence=len(events) + 1, wall_ms=wall_ms, event=record))
-                elif isinstance(record, GenerationRecord):
-                    generations[record.generation] = record
+        generations = {
+            record.generation: record
+            for _, records in self.scheduler
+            for record in records
+            if isinstance(record, GenerationRecord)
+        }
         activity: dict[tuple[str, int, int], Written[ActivityRecord]] = {}
         saves: list[CheckpointRecord] = []
         for name, written in self.own.items():
@@ -73,7 +71,22 @@ class SimulatedJob(msgspec.Struct):
                 for one in records:
                     if isinstance(one, ActivityRecord):
                         activity[name, one.generation, one.number] = Written(one, wall_ms)
-        return make_timeline(events, generations.values(), run=1, activity=activity.values(), saves=saves)
+        return make_timeline(
+            self.events(), generations.values(), run=1, activity=activity.values(), saves=saves
+        )
+
+    def events(self) -> list[StoredEvent]:
+        """As they are read back."""
+        written = (
+            (wall_ms, record)
+            for wall_ms, records in self.scheduler
+            for record in records
+            if isinstance(record, EventRecord)
+        )
+        return [
+            StoredEvent(sequence=number, wall_ms=wall_ms, event=event)
+            for number, (wall_ms, event) in enumerate(written, 1)
+        ]
 
     def write(self, path: Path) -> None:
         """As the scheduler and the workers would have, into a new recovery path."""
