@@ -235,7 +235,13 @@ def test_a_living_job_is_looked_at_without_disturbing_it(tmp_path: Path) -> None
             for row in answer("nodes", f"--connect=localhost:{cluster.port}", environment=belongs)
         ]
         assert names == ["worker_0", "worker_1"]
-        steps = answer("steps", f"--connect=localhost:{cluster.port}", environment=belongs)
+        there = f"--connect=localhost:{cluster.port}"
+        # They come with a heartbeat, and a fast machine is ahead of it.
+        cluster.wait(
+            lambda: all(row["epoch"] for row in answer("steps", there, environment=belongs)),
+            "epoch of each rank",
+        )
+        steps = answer("steps", there, environment=belongs)
         assert [(row["node_id"], row["rank"], row["epoch"]) for row in steps] == [
             ("worker_0", 0, 3),
             ("worker_1", 1, 3),
