@@ -98,6 +98,8 @@ class Promises:
         built again, so that its number is given a second time."""
         self._unheard: set[Process] = set()
         """Those of them for the second reason."""
+        self._forgotten: set[tuple[int, int]] = set()
+        """Runs and generations of all plans that ever were such."""
         self._newest_incarnation: dict[str, int] = {}
         """By id: the newest incarnation that received a plan. A store that is lost forgets it, who was replaced by it stays so."""
         self.slots = SlotPromises(world, self)
@@ -448,7 +450,10 @@ class Promises:
         if newest < max(self._received, default=(0, 0)):
             # Standbys had taken every rank over, and none of them came: nor has anybody who knows what they have saved.
             self._committed = {key: step for key, step in self._committed.items() if key[1] != plan.run}
+        if newest in self._forgotten and newest not in {one[:2] for one in self._plans}:
+            self._found_again(plan)
         unheard = {one[:2] for one in self._plans if one[:2] > newest}
+        self._forgotten |= unheard
         if any(one >= (plan.run, plan.generation) for one in unheard):
             self.world.clock.seen["a number was given twice: nobody who came knew of it"] += 1
         self._unheard |= {
@@ -464,6 +469,17 @@ class Promises:
             if number in unheard:
                 self._applied_in[of] = (number[0], 0)
                 self._applied[of] = list(range(1, plan.step + 1))
+
+    def _found_again(self, plan: m.Rollback) -> None:
+        """The store was lost once more, and now a world is found that was left behind before: what it has trained counts, of each rank.
+
+        One whose process has died is followed by another process, which goes on from its file.
+        """
+        self.world.clock.seen["a world that had been left behind was planned from"] += 1
+        for of in self._applied:
+            if of[0] == plan.job:
+                self._applied[of] = list(range(1, plan.step + 1))
+                self._applied_in[of] = (plan.run, 0)
 
     def _newest_common(self, scheduler: SchedulerProcess, run: int) -> int:
         """Counted again from what the ranks said, by histories instead of by generations."""
