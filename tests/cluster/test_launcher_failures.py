@@ -123,6 +123,28 @@ def test_a_full_log_disk_keeps_no_worker_from_its_relaunch_and_an_incident_that_
         assert_nothing_left(cluster)
 
 
+@pytest.mark.parametrize("asked", ["1", "sched", LAUNCHER])
+def test_on_a_full_log_disk_a_process_that_is_asked_to_end_is_not_taken_for_one_that_has_finished(
+    tmp_path: Path, small_disk: Path, asked: str
+) -> None:
+    with LaunchedCluster(tmp_path, environment=HELD) as cluster:
+        cluster.start()
+        cluster.wait_step(6)
+        fill(small_disk)
+        if asked == LAUNCHER:
+            cluster.signal(LAUNCHER, signal.SIGINT)
+            assert cluster.wait_exit(LAUNCHER) == 128 + signal.SIGINT, cluster.tails()
+            assert not logged(cluster, "finished")
+        else:
+            os.kill(cluster.pid_of(asked), signal.SIGTERM)
+            cluster.wait(lambda: logged(cluster, ", start 2"), f"another process of {asked}")
+            cluster.go_on()
+            assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
+            cluster.check_result()
+            assert not logged(cluster, "its training was done")
+        assert_nothing_left(cluster)
+
+
 def test_a_log_that_was_deleted_stops_nothing(tmp_path: Path) -> None:
     with LaunchedCluster(tmp_path, environment=HELD) as cluster:
         cluster.start()
@@ -298,3 +320,26 @@ def test_a_second_init_is_no_end_of_training(tmp_path: Path) -> None:
         [failed] = cluster.events(EventKind.NODE_FAILED)
         assert "was called a second time" in failed.event.reason
         assert_nothing_left(cluster)
+
+
+def test_an_exception_that_is_none_by_name_ends_a_job_as_a_mistake_does(tmp_path: Path) -> None:
+    """torch.distributed.checkpoint's CheckpointException is such a one."""
+    script = """
+import recovery
+
+class Gone(BaseException):
+    pass
+
+@recovery.run
+def train(session):
+    raise Gone("the file is gone")
+
+train()
+"""
+    with LaunchedCluster(tmp_path, workers=1) as cluster:
+        (tmp_path / "gone.py").write_text(script)
+        cluster.start("--max_restarts=0", script="gone.py")
+
+        assert cluster.wait_exit(LAUNCHER) == 1, cluster.tails()
+        assert "Gone: the file is gone" in cluster.log_of("worker_0")
+        assert not cluster.events(EventKind.JOB_FINISHED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,12 @@ def test_hosts_and_workers_are_counted_as_torchrun_counts_them() -> None:
     read_as = job(nnodes="2:2", nproc_per_node="4", node_rank="1", rdzv_endpoint="10.0.0.1:29500")
     assert (read_as.worker_num, read_as.local_worker_num, read_as.node_rank) == (8, 4, 1)
     assert (read_as.master_addr, read_as.master_port) == ("10.0.0.1", 29500)
+
+
+def test_further_signals_that_ask_the_job_to_stop_are_read_as_torchruns() -> None:
+    assert job(signals_to_handle="SIGUSR1,SIGUSR2").signals_to_handle == (signal.SIGUSR1, signal.SIGUSR2)
+    with pytest.raises(SettingError, match="signals_to_handle='SIGKILL'"):
+        job(signals_to_handle="SIGKILL")
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,8 @@ from recovery.core.worker import barrier
 
 SAMPLES, BATCH = 240, 4
 EPOCHS = int(os.environ.get("JOB_EPOCHS", "5"))
+PLANNED_EPOCHS = int(os.environ.get("JOB_PLANNED_EPOCHS", str(EPOCHS)))
+"""Its rates, one for each step, are of as many: they are a part of the checkpoint."""
 SAVE_STEPS = int(os.environ.get("JOB_SAVE_STEPS", "10"))
 STEP_MS = int(os.environ.get("JOB_STEP_MS", "20"))
 LOOP = os.environ.get("JOB_LOOP", "model")
@@ -117,7 +119,8 @@ def dataset() -> Any:
 
 
 def optimizer_of(net: Any) -> Any:
-    rates = nn.cosine_decay_lr(0.0, 0.02, EPOCHS * SAMPLES // BATCH, SAMPLES // BATCH, EPOCHS)
+    steps = PLANNED_EPOCHS * SAMPLES // BATCH
+    rates = nn.cosine_decay_lr(0.0, 0.02, steps, SAMPLES // BATCH, PLANNED_EPOCHS)
     return nn.Adam(net.trainable_params(), learning_rate=rates)
 
 

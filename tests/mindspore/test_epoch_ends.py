@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from recovery.errors import ROWS
 from tests.cluster.test_epoch_ends import evaluating
 from tests.cluster.undisturbed import Undisturbed
 from tests.mindspore.mindspore_cluster import MindSporeCluster, held
@@ -32,3 +33,20 @@ def test_a_checkpoint_of_an_epoch_s_last_step_is_gone_back_to(
         cluster.go_on()
         cluster.wait_end()
         cluster.check_same_as(undisturbed(workers=2, **settings))
+
+
+@pytest.mark.parametrize("loop", ["model", "own"])
+def test_an_end_that_is_behind_what_is_done_is_refused_by_name(tmp_path: Path, loop: str) -> None:
+    with MindSporeCluster(tmp_path, workers=2, environment={**TWO_EPOCHS, "JOB_LOOP": loop}) as cluster:
+        cluster.run()
+    fewer = {"JOB_EPOCHS": "1", "JOB_PLANNED_EPOCHS": "2", "MS_CONTINUE": "1", "MS_TOPO_TIMEOUT": "10"}
+    settings = {**TWO_EPOCHS, "JOB_LOOP": loop, **fewer}
+    with MindSporeCluster(tmp_path, workers=2, environment=settings) as cluster:
+        cluster.start()
+        cluster.wait(
+            lambda: all(process.poll() is not None for process in cluster.processes.values()), "end of all"
+        )
+        codes = {process.returncode for process in cluster.processes.values()}
+
+    assert ROWS["USAGE"].exit_code in codes, cluster.tails()
+    assert "is less than what this job has done: it stands at step 60" in cluster.tails()

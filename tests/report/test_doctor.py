@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from recovery.report.doctor import examine
 from recovery.report.doctor_check import Check
 from recovery.store import job_token_file
 from recovery.tls.side import Side
-from tests.needs import needs_package
+from tests.needs import lacks, needs_package
 from tests.tls.made import PASSWORD
 from tests.tls.test_contexts import World
 
@@ -113,6 +114,22 @@ def test_the_recovery_path_its_disk_and_its_clock(tmp_path: Path) -> None:
     assert found["clock"].ok
     assert found["file system"].ok
     assert list(tmp_path.iterdir()) == [], "it leaves nothing behind"
+
+
+def test_a_disk_with_few_inodes_left_is_said(tmp_path: Path) -> None:
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "nr_inodes=900", "tmpfs", str(place)]
+    mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        lacks("the right to mount a file system", f"run as root: {mounted.stderr.strip()}")
+    try:
+        found = checks(place)["disk"]
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+    assert not found.ok
+    assert "of 900 inodes" in found.found
+    assert found.next_step.startswith("Remove files there")
 
 
 def test_a_file_where_the_recovery_path_should_be(tmp_path: Path) -> None:

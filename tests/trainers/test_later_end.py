@@ -1,4 +1,4 @@
-"""A finished job of Lightning's or transformers' Trainer goes on to a later end with the bits of one training, and refuses an end that is behind it."""
+"""A finished job of Lightning, of transformers' Trainer or of Accelerate goes on to a later end with the bits of one training, and refuses an end that is behind it."""
 
 from __future__ import annotations
 
@@ -75,8 +75,34 @@ def main():
 
 main()
 """,
+    "accelerate": f"""{NET}
+from torch.utils.data import DataLoader, TensorDataset
+
+from recovery.accelerate import Accelerator, run
+
+@run
+def main():
+    accelerator = Accelerator(cpu=True)
+    net = layers()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.02)
+    net, optimizer, loader = accelerator.prepare(net, optimizer, DataLoader(TensorDataset(ROWS), batch_size=8, shuffle=True))
+    for epoch in accelerator.epochs(EPOCHS):
+        for step, (rows,) in accelerator.steps(loader):
+            accelerator.backward(net(rows).abs().mean())
+            optimizer.step()
+            optimizer.zero_grad()
+            if step % 8 == 0:
+                accelerator.save_state(f"ckpt/step_{{step}}")
+    torch.save(accelerator.unwrap_model(net).state_dict(), "model.pt")
+
+main()
+""",
 }
-IMPORTS = {"transformers": (*TORCH, "transformers"), "lightning": LIGHTNING}
+IMPORTS = {
+    "transformers": (*TORCH, "transformers"),
+    "lightning": LIGHTNING,
+    "accelerate": (*TORCH, "accelerate"),
+}
 
 
 def ended(directory: Path, job: str, epochs: int, **environment: str) -> tuple[int, str]:
