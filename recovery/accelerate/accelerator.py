@@ -16,6 +16,7 @@ from typing_extensions import override
 import recovery.torch as rt
 from recovery.accelerate import joined_world, random_position  # noqa: F401 - joins the world
 from recovery.accelerate.loop_progress import LoopProgress
+from recovery.core.phases import Phase
 from recovery.errors import UsageError
 from recovery.torch import (
     devices,
@@ -27,7 +28,7 @@ from recovery.torch import (
 )
 from recovery.torch.outside_folders import OutsideFolders
 from recovery.torch.session_interface import SessionInterface
-from recovery.torch.trainer_options import Override, TrainerOptions
+from recovery.torch.trainer_options import Override, TrainerOptions, check_size
 from recovery.training.current import current_session
 from recovery.training.outlook import check_end
 from recovery.training.session import Session
@@ -81,6 +82,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # not installe
             "accelerate": str(accelerate.__version__),
         }
         check_devices(session, self.device)
+        session.phases.is_evaluating = lambda: any(not model.training for model in self._models)
         session.refuse_drains("a loop of Accelerate saves where its script says, and not out of turn")
         if self.project_configuration.automatic_checkpoint_naming:
             raise UsageError(
@@ -154,11 +156,12 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # not installe
         folder = progress.session.resume_from
         if folder is not None:
             saved = random_position.read(folder, rank=progress.session.rank)
-            outside = (saved or {}).get("outside", {})
+            outside, options = (saved or {}).get("outside", {}), (saved or {}).get("options", {})
+            check_size(options, "parameters", self._models)
             progress.outside.make_room(outside)
             self.load_state(str(folder))
             progress.outside.put(outside)
-            progress.options.put((saved or {}).get("options", {}))
+            progress.options.put(options)
             progress.stand(saved)
         progress.outside.begin()
         check_end(progress.position, count, field="accelerator.epochs")
@@ -255,6 +258,17 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # not installe
                 next_step='Name it by the step: accelerator.save_state(f"ckpt/step_{step}").',
             )
         progress.applied()
+        with progress.session.phases.during(Phase.SAVE):
+            return self._save_folder(progress, output_dir, *arguments, keep=keep, **options)
+
+    def _save_folder(
+        self,
+        progress: LoopProgress,
+        output_dir: str | Path,
+        *arguments: Any,
+        keep: int | None,
+        **options: Any,
+    ) -> Any:
         saved = super().save_state(str(output_dir), *arguments, **options)
         if not self.gradient_state.sync_gradients:
             _logger.warning(

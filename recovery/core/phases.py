@@ -14,8 +14,10 @@ class Phase(str, Enum):
 
     START = "start"
     """A generation's load, and its first step: a world is formed, code is compiled."""
+    FIRST_BATCH = "first_batch"
+    """The loader makes the first batch of a pass: its processes begin, a buffer fills."""
     DATA = "data"
-    """The loader makes a batch."""
+    """The loader makes any other batch."""
     COMPUTE = "compute"
     """From a batch to the end of the optimizer's step. A rank that waits for others in a collective waits here."""
     COMPILE = "compile"
@@ -27,7 +29,9 @@ class Phase(str, Enum):
     SAVE = "save"
     """A checkpoint is saved."""
     STEP = "step"
-    """A whole step of a loop that does not tell its parts."""
+    """A whole step of a loop that does not tell its parts, but for its saves."""
+    END = "end"
+    """Behind the last step: callbacks, a last evaluation, an export. Of a loop of the script's own nobody knows which step is the last."""
 
     __hash__ = str.__hash__
     """That of an Enum is Python's, and four times a step is often."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import signal
 import warnings
@@ -16,6 +17,7 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import distributed
 from typing_extensions import override
 
+from recovery.core.phases import Phase
 from recovery.errors import UsageError
 from recovery.lightning import logger_files, written_files
 from recovery.lightning.fit_state import FitState
@@ -147,6 +149,7 @@ class Trainer(PlainTrainer):  # type: ignore[misc]  # Lightning is not there whe
         logger_files.put_back(self.loggers, state.saved.get("loggers", []), owner)
         self._recovery_checkpoint.on_begin(session)
         self._sigterm = signal.getsignal(signal.SIGTERM)
+        session.phases.is_evaluating = lambda: not model.training
         with session.loop(), warnings.catch_warnings():
             # It would be true of a loader that nobody watches.
             warnings.filterwarnings("ignore", message="You're resuming from a checkpoint that ended before")
@@ -187,7 +190,8 @@ class Trainer(PlainTrainer):  # type: ignore[misc]  # Lightning is not there whe
             return
         if session is not None and self.is_global_zero and _is_local(filepath):
             written_files.note(session, Path(filepath).absolute())
-        super().save_checkpoint(filepath, *arguments, **named)
+        with session.phases.during(Phase.SAVE) if session is not None else contextlib.nullcontext():
+            super().save_checkpoint(filepath, *arguments, **named)
 
     # --- what `steps` asks for ------------------------------------------------------------------------------------------
 
@@ -241,13 +245,24 @@ class Trainer(PlainTrainer):  # type: ignore[misc]  # Lightning is not there whe
             if not loop.epoch_loop._should_accumulate():  # noqa: SLF001 - as above
                 loop.epoch_loop._batches_that_stepped -= 1  # noqa: SLF001 - as above
 
-        plain_begin, plain_end = loop.on_advance_start, loop.on_advance_end
+        def end_run() -> None:
+            assert self.session is not None, "fit has looked"
+            self.session.phases.end()
+            plain_run_end()
+
+        plain_begin, plain_end, plain_run_end = (
+            loop.on_advance_start,
+            loop.on_advance_end,
+            loop.on_run_end,
+        )
         setattr(loop, "on_advance_start", begin_epoch)  # noqa: B010 - one of the loop's hooks, of one object
         setattr(loop, "on_advance_end", lambda: hooks.watch(plain_end))  # noqa: B010 - as above
+        setattr(loop, "on_run_end", end_run)  # noqa: B010 - as above
 
     def save_if_due(self, session: Session) -> None:
         """Called at the beginning of a batch, when the one before it counts."""
-        self._recovery_checkpoint.on_step_end(session)
+        with session.phases.during(Phase.SAVE):
+            self._recovery_checkpoint.on_step_end(session)
         session.stop_if_asked()
 
     def _places(self) -> list[dict[str, Any]]:

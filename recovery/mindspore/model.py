@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import mindspore
-from mindspore.train import LossMonitor, ModelCheckpoint
+from mindspore.train import Callback, LossMonitor, ModelCheckpoint
 from mindspore.train import Model as PlainModel
 from typing_extensions import override
 
 from recovery import clock
+from recovery.core.phases import Phase
 from recovery.errors import UsageError
 from recovery.mindspore.checkpoint_files import Published
 from recovery.mindspore.state import load_parameters, stand_behind, versions
 from recovery.training.current import current_session
 from recovery.training.outlook import check_end
+from recovery.training.session import Session
 
 
 class Model(PlainModel):  # type: ignore[misc]  # MindSpore ships no types
@@ -61,6 +64,7 @@ class Model(PlainModel):  # type: ignore[misc]  # MindSpore ships no types
         for callback in callbacks:
             _count_from(callback, at.step, session.disk_commits.since_ms)
         session.training_stop.refusal = "its loop is MindSpore's (run_context.request_stop())"
+        session.phases.is_evaluating = lambda: not self._network.training
         with session.loop():
             super()._train(
                 epoch,
@@ -68,7 +72,7 @@ class Model(PlainModel):  # type: ignore[misc]  # MindSpore ships no types
                 *arguments,
                 **{
                     **options,
-                    "callbacks": [*callbacks, published],
+                    "callbacks": [*_with_saves(session, callbacks), published],
                     "initial_epoch": first_epoch + at.epoch,
                     "initial_step": at.step,
                 },
@@ -100,6 +104,40 @@ def _list(callbacks: Any) -> list[Any]:
     if callbacks is None:
         return []
     return list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks]
+
+
+class _Enters(Callback):  # type: ignore[misc]  # as above
+    """Behind each step the main thread goes on with this."""
+
+    def __init__(self, session: Session, phase: Phase) -> None:
+        super().__init__()
+        self._session, self._phase = session, phase
+
+    @override
+    def on_train_step_end(self, run_context: Any) -> None:
+        self._session.phases.enter(self._phase)
+
+
+class _Ends(Callback):  # type: ignore[misc]  # as above
+    """What other callbacks do behind the last step is none."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self._session = session
+
+    @override
+    def on_train_end(self, run_context: Any) -> None:
+        self._session.phases.end()
+
+
+def _with_saves(session: Session, callbacks: Sequence[Any]) -> Iterator[Any]:
+    """MindSpore calls them in this order: what saves is no part of a step."""
+    yield _Ends(session)
+    for callback in callbacks:
+        if isinstance(callback, ModelCheckpoint):
+            yield from (_Enters(session, Phase.SAVE), callback, _Enters(session, Phase.STEP))
+        else:
+            yield callback
 
 
 def _count_from(callback: Any, step: int, since_commit_ms: int | None) -> None:

@@ -12,6 +12,7 @@ from torch import distributed
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from recovery.core.phases import Phase
+from recovery.torch import module_names
 from recovery.torch.state import TrainState
 from recovery.training import current
 from recovery.training.session import Session
@@ -32,6 +33,9 @@ class StepParts:
         if not self._sees_optimizers:
             self._sees_optimizers = True
             register_optimizer_step_post_hook(self._behind_step)
+        self._watch_compiler()
+
+    def _watch_compiler(self) -> None:
         # To import it takes a second, which nothing that is not compiled needs.
         dynamo = sys.modules.get("torch._dynamo")
         if dynamo is not None and not self._sees_compiler:
@@ -41,6 +45,9 @@ class StepParts:
 
     def _behind_step(self, *_: object) -> None:
         """An optimizer's step has ended. What follows is the script's own, or the next optimizer's part."""
+        if not self._sees_compiler:
+            # Whoever compiles has it by its first step.
+            self._watch_compiler()
         session = current.current_session()
         if session is not None and session.phases.phase is Phase.COMPUTE:
             session.phases.enter(Phase.OWN_CODE)
@@ -57,7 +64,7 @@ class StepParts:
 def _is_evaluating(session: Session) -> bool:
     state = session.state
     return isinstance(state, TrainState) and any(
-        not getattr(model, "training", True) for model in state.models
+        not getattr(module_names.bare(model), "training", True) for model in state.models
     )
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import torch
 
 from recovery.torch import module_names, overrides, restored, same_options
 
@@ -14,6 +16,23 @@ _OPTIONS, _SETTINGS = "options", "settings"
 
 Override = Mapping[str, Sequence[str]]
 """As of `TrainState`."""
+
+
+def check_size(saved: Mapping[str, Any], setting: str, models: Iterable[torch.nn.Module]) -> None:
+    """Before the framework loads weights into these.
+
+    Args:
+        saved: by `TrainerOptions.take`; empty: by an earlier release.
+        setting: which counts the parameters.
+        models: all that are counted.
+
+    Raises:
+        CheckpointStateError: there were fewer parameters, or more.
+    """
+    count = sum(one.numel() for model in models for one in model.parameters())
+    was = saved.get(_SETTINGS, {}).get(setting, count)
+    if was != count:
+        raise restored.unfit("model", f"has {count} parameters, and had {was} where it was saved")
 
 
 class TrainerOptions:

@@ -283,6 +283,7 @@ class RunLoop:
         """
         current.enter(None)
         session.state = None
+        session.phases.forget()
         live, not_live = self._live.left()
         # What the function built goes before the world it was built in.
         gc.collect()

@@ -96,7 +96,8 @@ class Session(KnownCommits):
         self._savers: list[Callable[[], None]] = []
         self._settlers: list[Callable[[], None]] = []
         self._closers: list[Callable[[], None]] = []
-        self._step_log, self.phases = StepLog(service.step_log), service.phases.begin()
+        loads = plan.step > 0 and plan.live_rank is None
+        self._step_log, self.phases = StepLog(service.step_log), service.phases.begin(loads=loads)
         service.progress = self._progress
 
     # --- training ------------------------------------------------------------------------------------------------------
@@ -141,7 +142,7 @@ class Session(KnownCommits):
 
     def loop(self) -> AbstractContextManager[None]:
         """A block around a loop that is not `steps`: an exit that leaves it leaves training before its end."""
-        return self.training_stop.around(self.loop_watch.inside(), lambda: self.step)
+        return self.training_stop.around(self.loop_watch.inside(), self.phases.loop(), lambda: self.step)
 
     def _steps(
         self, state: TrainingState, end: End, callbacks: Sequence[Callback]
@@ -182,6 +183,7 @@ class Session(KnownCommits):
             else:
                 self._position = self._position.next_epoch()
         self.training_stop.log(self.step)
+        self.phases.end()
         for callback in (*others, *savers):
             callback.on_end(self)
 

@@ -77,16 +77,22 @@ class TrainingStop:
         control.await_go_on(int(self._generation), step)
 
     @contextlib.contextmanager
-    def around(self, loop: AbstractContextManager[None], step: Callable[[], int]) -> Iterator[None]:
+    def around(
+        self,
+        loop: AbstractContextManager[None],
+        phases: AbstractContextManager[None],
+        step: Callable[[], int],
+    ) -> Iterator[None]:
         """Have nobody wait for this rank at a step behind the end of its loop.
 
         Args:
             loop: the block around it, which an exit leaves before its end.
+            phases: the block in which parts of steps are told.
             step: gives the last one.
         """
         stop_point = self._service.training_control.stop_point
         stop_point.enter_loop()
-        with loop:
+        with loop, phases:
             yield
         stop_point.leave_loop(step())
         self._service.post(s.Positioned(self._generation, step(), is_over=True))

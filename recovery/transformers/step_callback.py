@@ -172,6 +172,8 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # not installed where types
         self._steps_are_over = control.should_training_stop or self._updates == self.updates_per_epoch
         self._saves_behind_epoch = self._steps_are_over and control.should_save
         control.should_save = control.should_save and not self._steps_are_over
+        if control.should_training_stop or state.global_step >= state.max_steps:
+            self._session.phases.end()
 
     @override
     def on_log(self, args: Any, state: Any, control: Any, **others: Any) -> None:

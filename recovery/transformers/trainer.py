@@ -24,7 +24,8 @@ from transformers.integrations import TensorBoardCallback
 from recovery.accelerate import joined_world, random_position  # noqa: F401 - joins the world
 from recovery.accelerate.random_position import Saved
 from recovery.checkpoint import catalogue
-from recovery.torch.trainer_options import Override, TrainerOptions
+from recovery.core.phases import Phase
+from recovery.torch.trainer_options import Override, TrainerOptions, check_size
 from recovery.training import earlier_jobs
 from recovery.training.current import current_session
 from recovery.training.outlook import check_steps
@@ -97,8 +98,18 @@ class Recovered:
             self.args.restore_callback_states_from_checkpoint = True
             # It was done; a second time it would count as one more without a better model.
             self.args.eval_on_start = False
+        trainer: Any = self
+        session.phases.is_evaluating = lambda: not trainer.model.training
         with session.loop():
             return parent.train(begins_from, *options, **named)
+
+    def _save_checkpoint(self, *arguments: Any, **named: Any) -> Any:
+        """Save, and say that this is what takes its time."""
+        parent: Any = super()
+        if self._recovery is None:
+            return parent._save_checkpoint(*arguments, **named)  # noqa: SLF001 - its own
+        with self._recovery[0].phases.during(Phase.SAVE):
+            return parent._save_checkpoint(*arguments, **named)  # noqa: SLF001 - as above
 
     def set_initial_training_values(self, *options: Any, **named: Any) -> Any:
         """Note how many epochs there are, and steps in one."""
@@ -150,6 +161,19 @@ class Recovered:
             conditions=session.versions,
         )
         return schedule
+
+    def _load_from_checkpoint(self, folder: str, model: Any = None) -> Any:
+        """Load the weights, if there are as many as were saved.
+
+        Raises:
+            CheckpointStateError: there are not.
+        """
+        parent: Any = super()
+        if self._resumed:
+            trainer: Any = self
+            saved = self._resumed.get("options", {})
+            check_size(saved, training_arguments.PARAMETERS, [model or trainer.model])
+        return parent._load_from_checkpoint(folder, model)  # noqa: SLF001 - its own
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Add the groups of parameters that training had added before."""

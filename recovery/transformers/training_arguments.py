@@ -51,6 +51,7 @@ _SETTINGS = (
 """Decide the steps, and are taken as they are now."""
 DIVISION = ("per_device_train_batch_size", "samples of the training set")
 """The place in an epoch is counted by them."""
+PARAMETERS = "parameters of the model"
 
 
 def settings(trainer: Any) -> dict[str, Any]:
@@ -59,7 +60,7 @@ def settings(trainer: Any) -> dict[str, Any]:
     found = {name: getattr(value, "value", value) for name, value in values.items()}
     size, count = trainer.args.train_batch_size, sum(one.numel() for one in trainer.model.parameters())
     samples = None if trainer.train_dataset is None else length_of(trainer.train_dataset)
-    return {**found, **dict(zip(DIVISION, (size, samples), strict=True)), "parameters of the model": count}
+    return {**found, **dict(zip(DIVISION, (size, samples), strict=True)), PARAMETERS: count}
 
 
 def versions() -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -19,6 +20,10 @@ _PAUSED_MS = 1_000
 """A tick that comes later than the one before by this, beyond what it waited, shows that the process was stopped."""
 
 
+_SAVES_FROM_MS = 100
+"""What takes less in a save is no measure of one that writes."""
+_MAY_EVALUATE = (Phase.COMPUTE, Phase.OWN_CODE, Phase.STEP)
+
 _Batch = TypeVar("_Batch")
 
 
@@ -32,8 +37,9 @@ class PhaseClock:
         self._longest_ms: dict[Phase, int] = {}
         self._is_first = True
         """The generation's first step is not done: it is part of its start."""
-        self._was_evaluating = False
-        """The newest look into the phase has seen a model in evaluation mode."""
+        self._loads = self._in_loop = False
+        self._evaluated_at: object = None
+        """What of `_at` a look has seen a model in evaluation mode in: all of that is the evaluation."""
         self._paused_ms, self._ticked_ms = 0, 0
         self._thread_id = self._native_id = 0
         self._looked_at, self._begun_starved_ms, self._starved_ms = self._at, 0, 0
@@ -50,26 +56,76 @@ class PhaseClock:
 
     # --- the main thread -----------------------------------------------------------------------------------------------
 
-    def begin(self) -> PhaseClock:
-        """A generation begins. What the one before has left unfinished is no measure of anything. Gives itself."""
+    def begin(self, *, loads: bool) -> PhaseClock:
+        """A generation begins. What the one before has left unfinished is no measure of anything. Gives itself.
+
+        Args:
+            loads: a checkpoint. A start that loads none is no measure of one that does.
+        """
         self.is_evaluating, self.collectives = _never, _none
         self._thread_id, self._native_id = threading.get_ident(), threading.get_native_id()
-        self._is_first = True
+        self._is_first, self._loads, self._in_loop = True, loads, False
         self._at = (Phase.START, clock.monotonic_ms(), self._paused_ms)
         return self
 
     def batches(self, drawn: Iterable[_Batch]) -> Iterator[_Batch]:
         """Draw: until a batch is there it is data, then what is done with it counts."""
-        self.enter(Phase.DATA)
+        self.enter(Phase.FIRST_BATCH)
+        begun_ms, is_in_start = clock.monotonic_ms(), self._is_first
         for batch in drawn:
+            if is_in_start:
+                self._note(Phase.FIRST_BATCH, clock.monotonic_ms() - begun_ms)
+                is_in_start = False
             self.enter(Phase.COMPUTE)
             yield batch
             self.enter(Phase.DATA)
 
+    @contextlib.contextmanager
+    def loop(self) -> Iterator[None]:
+        """A loop whose end is known: what comes behind it is no step that takes long."""
+        self.enter_loop()
+        try:
+            yield
+        except BaseException:
+            # What was left unfinished is no measure of anything.
+            self._leave()
+            raise
+        self.end()
+
+    def enter_loop(self) -> None:
+        """Its last step will be told by `end`."""
+        self._in_loop = True
+
+    def end(self) -> None:
+        """The last step is done: what is left takes as long as it takes."""
+        if not self._is_first and self._at[0] is not Phase.END:
+            self._move(Phase.END)
+        self._leave()
+
+    def _leave(self) -> None:
+        self._is_first = self._in_loop = False
+        if self._at[0] is not Phase.END:
+            self._at = (Phase.END, clock.monotonic_ms(), self._paused_ms)
+        self.forget()
+
+    def forget(self) -> None:
+        """Look at no model any more: what an integration has set holds one."""
+        self.is_evaluating = _never
+
+    @contextlib.contextmanager
+    def during(self, phase: Phase) -> Iterator[None]:
+        """The main thread does this, and then goes on with what it did before."""
+        before = self.enter(phase)
+        try:
+            yield
+        finally:
+            # A start ends with its first step.
+            self.enter(Phase.STEP if before is Phase.START else before)
+
     def enter(self, phase: Phase) -> Phase:
         """The main thread goes on with this. Gives what it did before."""
         before = self._at[0]
-        if not self._is_first:
+        if not self._is_first and before is not Phase.END:
             self._move(phase)
         return before
 
@@ -77,16 +133,23 @@ class PhaseClock:
         """A step is applied: the first one of a generation ends its start, any other one a phase that is a whole step."""
         if self._is_first or self._at[0] is Phase.STEP:
             self._is_first = False
-            self._move(Phase.STEP)
+            self._move(Phase.STEP if self._in_loop else Phase.END)
 
     def _move(self, phase: Phase) -> None:
-        (left, since_ms, paused_ms), now_ms = self._at, clock.monotonic_ms()
+        left, since_ms, paused_ms = was = self._at
+        now_ms = clock.monotonic_ms()
         self._at = (phase, now_ms, self._paused_ms)
-        if self._was_evaluating:
-            left, self._was_evaluating = Phase.EVALUATION, False
-        lasted_ms = now_ms - since_ms - (self._paused_ms - paused_ms)
-        if lasted_ms > self._longest_ms.get(left, -1):
-            self._longest_ms[left] = lasted_ms
+        if was is self._evaluated_at:
+            left = Phase.EVALUATION
+        if left is not Phase.START or self._loads:
+            self._note(left, now_ms - since_ms - (self._paused_ms - paused_ms))
+
+    def _note(self, phase: Phase, lasted_ms: int) -> None:
+        if phase is Phase.SAVE and lasted_ms < _SAVES_FROM_MS:
+            # A look whether a save is due.
+            return
+        if lasted_ms > self._longest_ms.get(phase, -1):
+            self._longest_ms[phase] = lasted_ms
 
     # --- the connection's thread ---------------------------------------------------------------------------------------
 
@@ -107,10 +170,9 @@ class PhaseClock:
         phase, since_ms, paused_ms = at = self._at
         starved_ms = self._starved_ms - self._begun_starved_ms if at is self._looked_at else 0
         lasting_ms = max(0, clock.monotonic_ms() - since_ms - (self._paused_ms - paused_ms) - starved_ms)
-        if phase in (Phase.COMPUTE, Phase.OWN_CODE) and self.is_evaluating():
-            phase = Phase.EVALUATION
-            # A look that comes as the main thread goes on is one phase late, and makes a limit longer.
-            self._was_evaluating = True
+        if phase in _MAY_EVALUATE and (at is self._evaluated_at or self._sees_evaluation()):
+            # Until the main thread goes on: a model that trains again has been evaluated just now.
+            phase, self._evaluated_at = Phase.EVALUATION, at
         return PhaseReport(
             phase=phase,
             lasting_ms=lasting_ms,
@@ -118,6 +180,12 @@ class PhaseClock:
             longest_ms=self._longest_ms.copy(),
             stack=self._stack() if lasting_ms >= _STACK_FROM_MS else "",
         )
+
+    def _sees_evaluation(self) -> bool:
+        try:
+            return self.is_evaluating()
+        except Exception:  # noqa: BLE001 - it looks at the program's objects, which may be half made or gone; without it there would be no heartbeat
+            return False
 
     def _stack(self) -> str:
         """Where the main thread is, innermost frame last; without source lines, which would have to be read from a disk."""

@@ -1,4 +1,4 @@
-"""A rank that hangs at the same step in every program that takes it over does not loop for ever."""
+"""A rank that hangs is found and replaced, not for ever, and one that does not hang is let be."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import pytest
 from recovery.core.records import EventKind
 from recovery.core.worker.main_thread import REPLACEMENTS_MAX
 from recovery.errors import ROWS
+from tests.cluster.launched import LAUNCHER, LaunchedCluster
 from tests.cluster.small_cluster import SmallCluster
+from tests.cluster.test_three_lines import changed
+from tests.warm.process import TORCH
 
 pytestmark = pytest.mark.cluster
 
@@ -65,11 +68,12 @@ def test_rank_that_hangs_in_no_collective_is_replaced_where_a_step_may_take_only
 def test_rank_that_hangs_is_named_with_its_stack_and_replaced_by_limits_that_are_learned(
     tmp_path: Path,
 ) -> None:
-    """Rank 0 stands in no collective, rank 1 waits in one."""
+    """Rank 0 stands, rank 1 waits some steps ahead."""
     environment = {"MS_STEP_TIMEOUT": "auto", "MS_ABORT_TIMEOUT": "1", "JOB_STEP_MS": "5"}
     with SmallCluster(tmp_path, environment=environment) as cluster:
         for name in (*cluster.names, "sched"):
-            cluster.launch(name, **({"JOB_DO": "stand@15"} if name == "worker_0" else {}))
+            does = {"worker_0": {"JOB_DO": "stand@15"}, "worker_1": {"JOB_HELD_STEP": "20"}}
+            cluster.launch(name, **does.get(name, {}))
         cluster.wait_event(EventKind.GENERATION_INTERRUPTED)
         cluster.wait(lambda: "event=process_replaced" in cluster.log("worker_0"), "replacement")
 
@@ -81,3 +85,16 @@ def test_rank_that_hangs_is_named_with_its_stack_and_replaced_by_limits_that_are
         assert suspected.event.details.endswith(" in _stand")
         assert ended.event.reason.startswith(said)
         assert "ranks that wait for it: 1" in ended.event.reason
+
+
+def test_what_a_script_does_behind_its_last_step_is_no_hang(tmp_path: Path) -> None:
+    """Its steps take milliseconds: in any part of a step such a wait would be told after 5 s."""
+    loop = "    if dist.get_rank() == 0:\n"
+    script = changed()
+    assert script.count(loop) == 1
+    (tmp_path / "page.py").write_text(script.replace(loop, f"    __import__('time').sleep(9)\n{loop}"))
+    with LaunchedCluster(tmp_path, imports=TORCH, environment={"MS_STEP_TIMEOUT": "auto"}) as cluster:
+        cluster.start(script="page.py")
+
+        assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
+        assert cluster.events(EventKind.HANG_SUSPECTED) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -24,9 +25,10 @@ parts = StepParts()
 @pytest.fixture
 def session() -> Iterator[Any]:
     """In a generation behind its first step, in the part that computes."""
-    entry: Any = SimpleNamespace(phases=PhaseClock().begin(), state=None)
+    entry: Any = SimpleNamespace(phases=PhaseClock().begin(loads=True), state=None)
     current.enter(entry)
     parts.enter(entry)
+    entry.phases.enter_loop()
     entry.phases.stepped()
     entry.phases.enter(Phase.COMPUTE)
     yield entry
@@ -58,11 +60,31 @@ def test_compilation_is_a_phase_without_a_limit(session: Any) -> None:
     assert session.phases.phase is Phase.COMPUTE
 
 
+def test_a_compiler_that_came_behind_the_entry_is_seen_at_the_next_step(
+    session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    came, late = sys.modules["torch._dynamo"], StepParts()
+    heard: list[Any] = []
+    callbacks = SimpleNamespace(on_compile_start=heard.append, on_compile_end=heard.append)
+    monkeypatch.delitem(sys.modules, "torch._dynamo")
+    late.enter(session)
+    late._behind_step()
+    assert heard == []
+
+    monkeypatch.setitem(sys.modules, "torch._dynamo", SimpleNamespace(callback=callbacks))
+    for _ in range(2):
+        late._behind_step()
+    assert len(heard) == 2
+    assert came is not sys.modules["torch._dynamo"]
+
+
 def test_a_model_in_evaluation_mode_is_evaluated(session: Any) -> None:
     session.state = TrainState(model=[torch.nn.Linear(2, 1), torch.nn.Dropout(0.1)])
     assert session.phases.report().phase is Phase.COMPUTE
 
-    session.state = TrainState(model=torch.nn.Linear(2, 1).eval())
+    inner = torch.nn.Linear(2, 1)
+    session.state = TrainState(model=torch.compile(inner, backend="eager"))
+    inner.eval()
     assert session.phases.report().phase is Phase.EVALUATION
 
 

@@ -24,7 +24,7 @@ ROWS = torch.rand(32, 8, generator=torch.Generator().manual_seed(3))
 
 def layers():
     torch.manual_seed(7)
-    return nn.Linear(8, 1)
+    return nn.Linear(8, WIDTH)
 
 def stop(step, optimizer):
     "The first start ends within the second epoch, as a job does whose machine goes."
@@ -128,7 +128,7 @@ IMPORTS = {
 
 def ended(directory: Path, job: str, *, workers: int = 1, **chosen: object) -> tuple[int, str]:
     """Exit code, and what the launcher and the first worker have said since. With two workers their rates differ."""
-    values = {"RATE": 0.1, "SIZE": 4, "CLIPS": 1.0, "OVERRIDE": None, "STOPS": 0, **chosen}
+    values = {"RATE": 0.1, "SIZE": 4, "CLIPS": 1.0, "WIDTH": 1, "OVERRIDE": None, "STOPS": 0, **chosen}
     lines = [f"{name} = {value!r}" for name, value in values.items()]
     script = "\n".join([*lines, JOBS[job]])
     if workers > 1:
@@ -165,6 +165,14 @@ def test_batches_of_another_size_are_refused_within_an_epoch(tmp_path: Path, job
     code, said = ended(tmp_path, job, SIZE=2)
     assert code == CHECKPOINT_STATE, said
     assert "CHECKPOINT_STATE" in said
+
+
+@pytest.mark.parametrize("job", [name for name in JOBS if name != "lightning"])
+def test_a_model_of_another_size_is_refused(tmp_path: Path, job: str) -> None:
+    assert ended(tmp_path, job, STOPS=13)[0] != 0
+    code, said = ended(tmp_path, job, WIDTH=2)
+    assert code == CHECKPOINT_STATE, said
+    assert "CHECKPOINT_STATE: model: has 18 parameters, and had 9 where it was saved" in said
 
 
 @pytest.mark.parametrize("job", JOBS)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
 
@@ -13,6 +14,7 @@ import pytest
 
 from recovery import clock
 from recovery.core.phases import Phase
+from recovery.core.policy import hang_limits
 from recovery.worker import processor_wait
 from recovery.worker.phase_clock import PhaseClock
 from tests.needs import lacks
@@ -31,14 +33,21 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Time:
     return moment
 
 
+def in_a_loop(*, loads: bool) -> PhaseClock:
+    phases = PhaseClock().begin(loads=loads)
+    phases.enter_loop()
+    return phases
+
+
 def in_a_generation(phases: PhaseClock) -> PhaseClock:
-    phases.begin()
+    phases.begin(loads=False)
+    phases.enter_loop()
     phases.stepped()
     return phases
 
 
 def test_the_start_lasts_until_the_first_step_is_done(time: Time) -> None:
-    phases = PhaseClock().begin()
+    phases = in_a_loop(loads=True)
     time.now_ms += 3_000
     assert phases.enter(Phase.DATA) is Phase.START
 
@@ -77,6 +86,129 @@ def test_batches_are_data_until_they_are_there(time: Time) -> None:
 
     assert seen == [Phase.COMPUTE, Phase.COMPUTE]
     assert phases.phase is Phase.DATA
+
+
+def test_a_start_that_loads_nothing_is_no_measure_of_one_that_loads(time: Time) -> None:
+    phases = in_a_loop(loads=False)
+    time.now_ms += 2_000
+    phases.stepped()
+    assert phases.report().longest_ms == {}
+
+    phases.begin(loads=True).enter_loop()
+    time.now_ms += 3_000
+    phases.stepped()
+    assert phases.report().longest_ms == {Phase.START: 3_000}
+
+
+def test_the_first_batch_of_a_pass_has_a_limit_of_its_own_also_in_the_start(time: Time) -> None:
+    phases = in_a_loop(loads=False)
+
+    def drawn(first_ms: int) -> Iterator[int]:
+        for lasting_ms in (first_ms, 10):
+            time.now_ms += lasting_ms
+            yield 1
+
+    for _ in phases.batches(drawn(700)):
+        phases.stepped()
+    assert phases.report().longest_ms[Phase.FIRST_BATCH] == 700
+    for _ in phases.batches(drawn(900)):
+        assert phases.phase is Phase.COMPUTE
+    longest_ms = phases.report().longest_ms
+    assert (longest_ms[Phase.FIRST_BATCH], longest_ms[Phase.DATA]) == (900, 10)
+
+
+def test_what_comes_behind_the_loop_has_no_limit_whatever_is_done_there(time: Time) -> None:
+    phases = in_a_generation(PhaseClock())
+    with phases.loop():
+        for _ in phases.batches([1, 2]):
+            phases.enter(Phase.OWN_CODE)
+        last = phases.phase
+    time.now_ms += 900_000
+    assert [last, phases.phase] == [Phase.DATA, Phase.END]
+    phases.enter(Phase.COMPUTE)
+    with phases.during(Phase.SAVE):
+        phases.stepped()
+        assert (phases.report().phase, phases.report().lasting_ms) == (Phase.END, 900_000)
+    assert hang_limits.limit_ms(Phase.END, {Phase.END: 1}) is None
+
+
+def test_an_evaluation_is_one_until_the_main_thread_goes_on_and_no_part_of_the_step_behind_it(
+    time: Time,
+) -> None:
+    phases, evaluates = in_a_generation(PhaseClock()), [True]
+    phases.is_evaluating = lambda: evaluates[0]
+    time.now_ms += 300_000
+    assert phases.report().phase is Phase.EVALUATION
+
+    evaluates[0] = False
+    time.now_ms += 1_000
+    report = phases.report()
+    assert (report.phase, report.lasting_ms) == (Phase.EVALUATION, 301_000), "it trains again"
+    phases.stepped()
+    longest_ms = phases.report().longest_ms
+    assert (longest_ms[Phase.EVALUATION], longest_ms.get(Phase.STEP)) == (301_000, None)
+
+
+def test_a_look_whether_a_save_is_due_is_no_measure_of_a_save(time: Time) -> None:
+    phases = in_a_generation(PhaseClock())
+    with phases.during(Phase.SAVE):
+        time.now_ms += 1
+    assert Phase.SAVE not in phases.report().longest_ms
+
+
+def test_what_a_loop_leaves_unfinished_is_no_measure(time: Time) -> None:
+    phases = in_a_loop(loads=True)
+
+    def leave() -> None:
+        with phases.loop():
+            time.now_ms += 3_000
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        leave()
+    assert (phases.report().phase, phases.report().longest_ms) == (Phase.END, {})
+
+
+def test_a_model_that_cannot_be_looked_at_is_not_evaluated(time: Time) -> None:
+    phases = in_a_generation(PhaseClock())
+    phases.is_evaluating = lambda: bool(None.training)  # type: ignore[attr-defined]  # as of a model that is gone
+    assert phases.report().phase is Phase.STEP
+    phases.forget()
+    assert phases.is_evaluating() is False
+
+
+def test_a_loop_that_is_left_before_its_first_step_is_over_too(time: Time) -> None:
+    phases = PhaseClock().begin(loads=True)
+    with phases.loop():
+        time.now_ms += 1_000
+
+    assert phases.report().phase is Phase.END
+
+
+def test_of_a_loop_of_the_scripts_own_nobody_knows_where_it_ends(time: Time) -> None:
+    phases = PhaseClock().begin(loads=True)
+    time.now_ms += 1_000
+    assert phases.report().phase is Phase.START
+    for _ in range(2):
+        phases.stepped()
+
+    assert phases.report().phase is Phase.END
+
+
+def test_a_save_is_no_part_of_a_whole_step(time: Time) -> None:
+    phases = in_a_loop(loads=True)
+    with phases.during(Phase.SAVE):
+        saves_in = phases.phase
+        phases.stepped()
+    assert [saves_in, phases.phase] == [Phase.START, Phase.STEP]
+    time.now_ms += 5
+    with phases.during(Phase.SAVE):
+        time.now_ms += 80_000
+    time.now_ms += 6
+    phases.stepped()
+
+    longest_ms = phases.report().longest_ms
+    assert (longest_ms[Phase.STEP], longest_ms[Phase.SAVE]) == (6, 80_000)
 
 
 def test_a_loop_that_tells_no_parts_has_whole_steps(time: Time) -> None:
@@ -158,17 +290,18 @@ def test_the_kernel_tells_how_long_a_thread_has_waited_for_a_processor() -> None
         busy.wait()
 
 
-def test_what_is_done_with_a_model_in_evaluation_mode_is_an_evaluation(time: Time) -> None:
+@pytest.mark.parametrize("phase", [Phase.OWN_CODE, Phase.COMPUTE, Phase.STEP])
+def test_what_is_done_with_a_model_in_evaluation_mode_is_an_evaluation(time: Time, phase: Phase) -> None:
     phases = in_a_generation(PhaseClock())
     phases.is_evaluating = lambda: True
-    phases.enter(Phase.OWN_CODE)
+    phases.enter(phase)
     time.now_ms += 20_000
 
     assert phases.report().phase is Phase.EVALUATION
     phases.enter(Phase.DATA)
     longest = phases.report().longest_ms
     assert (phases.report().phase, longest[Phase.EVALUATION]) == (Phase.DATA, 20_000)
-    assert Phase.OWN_CODE not in longest
+    assert longest.get(phase, 0) == 0
     # What an entry's model does is nothing of the next one's.
     assert in_a_generation(phases).is_evaluating() is False
 

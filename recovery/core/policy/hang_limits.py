@@ -13,6 +13,7 @@ LIMIT_FACTOR = 3
 
 LIMIT_MS_MIN = {
     Phase.START: 60_000,
+    Phase.FIRST_BATCH: 60_000,
     Phase.DATA: 5_000,
     Phase.COMPUTE: 5_000,
     Phase.OWN_CODE: 60_000,
