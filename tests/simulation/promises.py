@@ -98,8 +98,10 @@ class Promises:
         built again, so that its number is given a second time."""
         self._unheard: set[Process] = set()
         """Those of them for the second reason."""
-        self._forgotten: set[tuple[int, int]] = set()
-        """Runs and generations of all plans that ever were such."""
+        self._every_plan: set[tuple[int, int, int]] = set()
+        """Run, generation and step, also of those that nobody has received: some process may have noted their numbers."""
+        self._uncounted: dict[tuple[str, int], int] = {}
+        """By job and rank: the highest step that any of them has done; none counts as long as their world is not found again."""
         self._newest_incarnation: dict[str, int] = {}
         """By id: the newest incarnation that received a plan. A store that is lost forgets it, who was replaced by it stays so."""
         self.slots = SlotPromises(world, self)
@@ -420,6 +422,7 @@ class Promises:
     def _note_plan(self, plan: m.Rollback) -> None:
         self.live.planned(plan)
         self._plans.append((plan.run, plan.generation, plan.step))
+        self._every_plan.add(self._plans[-1])
         for held in self._claims.values():
             for newer in [step for step in held if step > plan.step]:
                 del held[newer]
@@ -450,17 +453,16 @@ class Promises:
         if newest < max(self._received, default=(0, 0)):
             # Standbys had taken every rank over, and none of them came: nor has anybody who knows what they have saved.
             self._committed = {key: step for key, step in self._committed.items() if key[1] != plan.run}
-        if newest in self._forgotten and newest not in {one[:2] for one in self._plans}:
-            self._found_again(plan)
         unheard = {one[:2] for one in self._plans if one[:2] > newest}
-        self._forgotten |= unheard
         if any(one >= (plan.run, plan.generation) for one in unheard):
             self.world.clock.seen["a number was given twice: nobody who came knew of it"] += 1
         self._unheard |= {
             one for one in self.world.living if one.plan and (one.plan.run, one.plan.generation) in unheard
         }
         self._left_behind |= self._unheard
-        self._plans = [one for one in self._plans if one[:2] not in unheard]
+        # Of one that a lost store had made somebody may have been told, who was not there when the next one was built.
+        told = {one for one in self._every_plan if one[:2] in known}
+        self._plans = sorted({*told, *(one for one in self._plans if one[:2] not in unheard)})
         self.live.only_sent(self._plans)
         for number in unheard:
             self._received.pop(number, None)
@@ -468,18 +470,19 @@ class Promises:
         for of, number in self._applied_in.items():
             if number in unheard:
                 self._applied_in[of] = (number[0], 0)
+                self._uncounted[of] = max(len(self._applied[of]), self._uncounted.get(of, 0))
                 self._applied[of] = list(range(1, plan.step + 1))
+        self._count_left_behind(plan)
 
-    def _found_again(self, plan: m.Rollback) -> None:
-        """The store was lost once more, and now a world is found that was left behind before: what it has trained counts, of each rank.
+    def _count_left_behind(self, plan: m.Rollback) -> None:
+        """The store was lost, and with it who had been left behind: now such a world may be the one that is found, and what it has trained counts.
 
-        One whose process has died is followed by another process, which goes on from its file.
+        A rank of it whose process has died is followed by another process, which goes on from its file.
         """
-        self.world.clock.seen["a world that had been left behind was planned from"] += 1
-        for of in self._applied:
-            if of[0] == plan.job:
+        for of, applied in self._applied.items():
+            if of[0] == plan.job and len(applied) < plan.step <= self._uncounted.get(of, 0):
+                self.world.clock.seen["a world that had been left behind was planned from"] += 1
                 self._applied[of] = list(range(1, plan.step + 1))
-                self._applied_in[of] = (plan.run, 0)
 
     def _newest_common(self, scheduler: SchedulerProcess, run: int) -> int:
         """Counted again from what the ranks said, by histories instead of by generations."""
@@ -713,6 +716,8 @@ class Promises:
                 "a world that nobody could reach trained on after its slots were taken"
             ] += 1
             # Its files are of a history that was left: nobody goes back to them.
+            of = (plan.job, plan.rank)
+            self._uncounted[of] = max(step, self._uncounted.get(of, 0))
             return
         if now != before:
             assert now > before, f"I10: rank {plan.rank} stepped in generation {now} after {before}"

@@ -56,7 +56,25 @@ _LATER = ("spoil", "remove", "copy", "wrong word", "lost id", "host", "in an off
 FOUND_AMONG = tuple(kind for kind in DRAWN if kind not in _LATER)
 """The kinds of faults that there were then: with others, these seeds would draw other faults."""
 
-FOUND_SINCE = (431298, 431575, 432478, 433895, 434413, 700194, 700335, 702233, 720514, 910000462, 910000623)
+FOUND_SINCE = (
+    431298,
+    431575,
+    432478,
+    433895,
+    434413,
+    700194,
+    700335,
+    702233,
+    720514,
+    910000462,
+    910000623,
+    910001657,
+    910002553,
+    910003843,
+    910005479,
+    910007264,
+    910010024,
+)
 """Seeds that failed with all kinds of faults."""
 
 
