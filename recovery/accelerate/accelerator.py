@@ -28,7 +28,7 @@ from recovery.torch import (
 )
 from recovery.torch.outside_folders import OutsideFolders
 from recovery.torch.session_interface import SessionInterface
-from recovery.torch.trainer_options import Override, TrainerOptions, check_size
+from recovery.torch.trainer_options import Override, TrainerOptions, check_size, size_of
 from recovery.training.current import current_session
 from recovery.training.outlook import check_end
 from recovery.training.session import Session
@@ -117,7 +117,6 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # not installe
         )
 
     def _options(self, session: Session) -> TrainerOptions:
-        count = sum(one.numel() for model in self._models for one in model.parameters())
         return TrainerOptions(
             {
                 "optimizer": [one.optimizer for one in self._optimizers],
@@ -127,7 +126,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # not installe
             settings={
                 "gradient_accumulation_steps": self.gradient_accumulation_steps,
                 "mixed_precision": str(self.mixed_precision),
-                "parameters": count,
+                "parameters": size_of(self._models),
             },
             conditions=session.versions,
             are_replicas=any(module_names.parallel(one) for one, _ in self._prepared.values()),

@@ -23,7 +23,7 @@ from recovery.torch import gradients, mapped_file, restored
 from recovery.torch import payload as payloads
 from recovery.torch.file_layout import FileLayout
 from recovery.torch.host_copy import HostCopy, copied_to_host
-from recovery.torch.trainer_options import Override, TrainerOptions
+from recovery.torch.trainer_options import Override, TrainerOptions, size_of
 from recovery.training.outlook import check_end, check_steps
 
 _OF_META = (
@@ -118,14 +118,14 @@ class FitState:
             UsageError: the override names what there is not, or an option differs between the ranks.
         """
         trainer = self._trainer
-        count = sum(one.numel() for one in trainer.lightning_module.parameters())
         self._options = TrainerOptions(
             {
                 "optimizer": trainer.optimizers,
                 "lr_scheduler": [config.scheduler for config in trainer.lr_scheduler_configs],
             },
             override,
-            settings={name: getattr(trainer, name) for name in _SETTINGS} | {"parameters": count},
+            settings={name: getattr(trainer, name) for name in _SETTINGS}
+            | {"parameters": size_of([trainer.lightning_module])},
             conditions=self.versions(),
         )
 

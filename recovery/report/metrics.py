@@ -148,10 +148,6 @@ def _ettr(facts: Facts) -> Values:
     return _one(timeline.useful_ms / max(1, end_ms - timeline.begin_ms))
 
 
-def _goodput(timeline: Timeline) -> float | None:
-    return timeline.goodput if timeline.tells_steps else None
-
-
 def _step_seconds(timeline: Timeline) -> float | None:
     """Of the newest generation in which steps were made together."""
     began = {generation: step for _, generation, step in timeline.plans}
@@ -285,7 +281,7 @@ METRICS = (
         "recovery_goodput_ratio",
         Kind.GAUGE,
         "useful time by all time in which the job was meant to run",
-        _of_timeline(_goodput),
+        _of_timeline(lambda timeline: timeline.known_goodput),
     ),
     Metric(
         "recovery_ettr_ratio",

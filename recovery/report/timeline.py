@@ -85,6 +85,11 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
         return self.useful_ms / max(1, self.end_ms - self.begin_ms - self.paused_ms)
 
     @property
+    def known_goodput(self) -> float | None:
+        """The same; None: nobody knows."""
+        return self.goodput if self.tells_steps else None
+
+    @property
     def goodput_text(self) -> str:
         """The same for people."""
         return f"{self.goodput:.1%}" if self.tells_steps else "unknown (no rank has told of a step)"
@@ -112,7 +117,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
 
     def for_json(self) -> dict[str, Any]:
         """All of it by its keys in JSON, with the goodput."""
-        return {**msgspec.to_builtins(self), "goodput": self.goodput if self.tells_steps else None}
+        return {**msgspec.to_builtins(self), "goodput": self.known_goodput}
 
 
 def make_timeline(  # noqa: PLR0913 - each is read from another place

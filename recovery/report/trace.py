@@ -6,14 +6,14 @@ The form is the Trace Event Format as JSON, which Perfetto (ui.perfetto.dev) and
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from recovery.core.policy.ranks import first_id
 from recovery.core.records import EventRecord
-from recovery.report.node_spans import by_slot
+from recovery.report.node_spans import Span, by_slot
 from recovery.report.recoveries import PARTS, Recovery
 from recovery.report.timeline import Timeline
 from recovery.store.reader import StoredEvent
@@ -40,12 +40,12 @@ def trace(timeline: Timeline, events: Iterable[StoredEvent], *, job: str) -> byt
     tracks = {slot: number for number, slot in enumerate(rows, _FIRST_RANK)}
     found = [
         *_names(f"job {job[:8]}, run {timeline.run}", tracks),
-        *_ranks(timeline, tracks),
+        *_ranks(rows, tracks),
         *_recoveries(timeline.recoveries),
         *_of_scheduler(timeline),
         *_marks(timeline, events, tracks),
     ]
-    told = {"job": job, "run": timeline.run, "goodput": timeline.for_json()["goodput"]}
+    told = {"job": job, "run": timeline.run, "goodput": timeline.known_goodput}
     return msgspec.json.encode({"displayTimeUnit": "ms", "otherData": told, "traceEvents": found})
 
 
@@ -65,8 +65,8 @@ def _slice(track: tuple[int, int], name: str, begin_ms: int, end_ms: int, **told
     return {"ph": "X", "name": name, "pid": track[0], "tid": track[1], **times, "args": told}
 
 
-def _ranks(timeline: Timeline, tracks: dict[str, int]) -> Iterator[dict[str, Any]]:
-    for slot, spans in by_slot(timeline.spans).items():
+def _ranks(rows: Mapping[str, Sequence[Span]], tracks: dict[str, int]) -> Iterator[dict[str, Any]]:
+    for slot, spans in rows.items():
         for span in spans:
             yield _slice((_RANKS, tracks[slot]), span.doing.value, span.begin_ms, span.end_ms)
 

@@ -18,6 +18,11 @@ Override = Mapping[str, Sequence[str]]
 """As of `TrainState`."""
 
 
+def size_of(models: Iterable[torch.nn.Module]) -> int:
+    """How many parameters they have."""
+    return sum(one.numel() for model in models for one in model.parameters())
+
+
 def check_size(saved: Mapping[str, Any], setting: str, models: Iterable[torch.nn.Module]) -> None:
     """Before the framework loads weights into these.
 
@@ -29,7 +34,7 @@ def check_size(saved: Mapping[str, Any], setting: str, models: Iterable[torch.nn
     Raises:
         CheckpointStateError: there were fewer parameters, or more.
     """
-    count = sum(one.numel() for model in models for one in model.parameters())
+    count = size_of(models)
     was = saved.get(_SETTINGS, {}).get(setting, count)
     if was != count:
         raise restored.unfit("model", f"has {count} parameters, and had {was} where it was saved")

@@ -12,6 +12,7 @@ from transformers.trainer_utils import get_last_checkpoint
 from recovery.errors import UsageError
 from recovery.torch import payload
 from recovery.torch.same_passes import length_of
+from recovery.torch.trainer_options import size_of
 
 _logger = logging.getLogger("recovery.transformers")
 _KEPT_LEAST = 2
@@ -58,7 +59,7 @@ def settings(trainer: Any) -> dict[str, Any]:
     """What decides the steps of a training beside its optimizer and schedule, numbers and text."""
     values = {name: getattr(trainer.args, name, None) for name in _SETTINGS}
     found = {name: getattr(value, "value", value) for name, value in values.items()}
-    size, count = trainer.args.train_batch_size, sum(one.numel() for one in trainer.model.parameters())
+    size, count = trainer.args.train_batch_size, size_of([trainer.model])
     samples = None if trainer.train_dataset is None else length_of(trainer.train_dataset)
     return {**found, **dict(zip(DIVISION, (size, samples), strict=True)), PARAMETERS: count}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 from recovery import file_systems
 from recovery.checkpoint import durable_files
 from recovery.store import paths
-from tests.needs import lacks, needs_root, needs_tool
+from tests.small_disk import small_disk
 
 NONE = Path("/proc")
 """The kernel's own answers EINVAL, as 9p and vboxsf do."""
@@ -100,12 +99,7 @@ def test_no_space_is_no_more_than_that_where_inodes_are_left(tmp_path: Path) -> 
 
 @pytest.mark.root
 def test_no_space_for_a_name_is_said_to_be_that(tmp_path: Path) -> None:
-    needs_root()
-    needs_tool("mount")
-    command = ["mount", "-t", "tmpfs", "-o", "nr_inodes=8", "tmpfs", str(tmp_path)]
-    if subprocess.run(command, check=False).returncode:
-        lacks("the right to mount a tmpfs", "give root CAP_SYS_ADMIN")
-    try:
+    with small_disk(tmp_path, "nr_inodes=8"):
         with pytest.raises(OSError, match="No space left") as caught:  # noqa: PT012 - until it is full
             for number in range(8):
                 (tmp_path / str(number)).touch()
@@ -115,5 +109,3 @@ def test_no_space_for_a_name_is_said_to_be_that(tmp_path: Path) -> None:
         assert refused_for is not None
         assert file_systems.words_of(refused_for, tmp_path) == said
         assert f"({said})" in str(paths.refused(tmp_path, caught.value))
-    finally:
-        subprocess.run(["umount", "-l", str(tmp_path)], check=True)

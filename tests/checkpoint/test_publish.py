@@ -19,7 +19,7 @@ from recovery.checkpoint.contribution import Manifest, ManifestFile
 from recovery.checkpoint.durable_files import DigestingWriter
 from recovery.checkpoint.publish import Content, publish
 from recovery.errors import CheckpointWriteError
-from tests.needs import lacks, needs_root, needs_tool
+from tests.small_disk import small_disk
 
 if TYPE_CHECKING:
     from tests.checkpoint.conftest import Save
@@ -338,15 +338,7 @@ def test_a_disk_that_takes_no_more_of_torch_save_is_a_write_error_with_its_cause
 
 @pytest.mark.root
 def test_a_full_disk_is_a_write_error_and_the_older_checkpoint_stays(save: Save) -> None:
-    needs_root()
-    needs_tool("mount")
-    save.directory.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(save.directory)], check=False
-    )
-    if mounted.returncode:
-        lacks("the right to mount a tmpfs", "give root CAP_SYS_ADMIN")
-    try:
+    with small_disk(save.directory, "size=64k"):
         older = save(content=b"x" * 10_000)
         with pytest.raises(CheckpointWriteError, match="No space left on device"):
             save("train-1_2.ckpt", content=b"x" * 100_000)
@@ -359,5 +351,3 @@ def test_a_full_disk_is_a_write_error_and_the_older_checkpoint_stays(save: Save)
         with pytest.raises(CheckpointWriteError, match="No space left on device"):
             save("train-1_2.ckpt", content=b"y" * 24_576, generation=2)
         assert verify.check(newer).generation == 1
-    finally:
-        subprocess.run(["umount", "-l", str(save.directory)], check=True)

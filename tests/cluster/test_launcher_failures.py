@@ -20,7 +20,7 @@ from recovery.core.records import EventKind
 from recovery.errors import ROWS
 from tests.cluster.launched import LAUNCHER, LaunchedCluster
 from tests.cluster.test_launcher import assert_nothing_left
-from tests.needs import lacks
+from tests.small_disk import small_disk
 
 pytestmark = pytest.mark.cluster
 
@@ -33,16 +33,10 @@ def logged(cluster: LaunchedCluster, text: str) -> bool:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def log_disk(tmp_path: Path) -> Iterator[Path]:
     """A directory `logs` on a file system of its own with 64 KiB. Needs root."""
-    place = tmp_path / "logs"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)]
-    mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if mounted.returncode:
-        lacks("the right to mount a file system", f"run as root: {mounted.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
+    with small_disk(tmp_path / "logs", "size=64k") as place:
+        yield place
 
 
 def fill(disk: Path) -> None:
@@ -107,12 +101,12 @@ def test_what_can_never_be_started_again_ends_the_job_by_name(tmp_path: Path) ->
 
 
 def test_a_full_log_disk_keeps_no_worker_from_its_relaunch_and_an_incident_that_is_not_written_is_said(
-    tmp_path: Path, small_disk: Path
+    tmp_path: Path, log_disk: Path
 ) -> None:
     with LaunchedCluster(tmp_path, environment=HELD) as cluster:
         cluster.start()
         cluster.wait_step(6)
-        fill(small_disk)
+        fill(log_disk)
         cluster.kill_node("1")
         cluster.go_on()
 
@@ -125,12 +119,12 @@ def test_a_full_log_disk_keeps_no_worker_from_its_relaunch_and_an_incident_that_
 
 @pytest.mark.parametrize("asked", ["1", "sched", LAUNCHER])
 def test_on_a_full_log_disk_a_process_that_is_asked_to_end_is_not_taken_for_one_that_has_finished(
-    tmp_path: Path, small_disk: Path, asked: str
+    tmp_path: Path, log_disk: Path, asked: str
 ) -> None:
     with LaunchedCluster(tmp_path, environment=HELD) as cluster:
         cluster.start()
         cluster.wait_step(6)
-        fill(small_disk)
+        fill(log_disk)
         if asked == LAUNCHER:
             cluster.signal(LAUNCHER, signal.SIGINT)
             assert cluster.wait_exit(LAUNCHER) == 128 + signal.SIGINT, cluster.tails()

@@ -6,7 +6,6 @@ import errno
 import os
 import re
 import socket
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,8 @@ from recovery.report.doctor import examine
 from recovery.report.doctor_check import Check
 from recovery.store import job_token_file
 from recovery.tls.side import Side
-from tests.needs import lacks, needs_package
+from tests.needs import needs_package
+from tests.small_disk import small_disk
 from tests.tls.made import PASSWORD
 from tests.tls.test_contexts import World
 
@@ -117,16 +117,8 @@ def test_the_recovery_path_its_disk_and_its_clock(tmp_path: Path) -> None:
 
 
 def test_a_disk_with_few_inodes_left_is_said(tmp_path: Path) -> None:
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "nr_inodes=900", "tmpfs", str(place)]
-    mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if mounted.returncode:
-        lacks("the right to mount a file system", f"run as root: {mounted.stderr.strip()}")
-    try:
+    with small_disk(tmp_path / "disk", "nr_inodes=900") as place:
         found = checks(place)["disk"]
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
     assert not found.ok
     assert "of 900 inodes" in found.found
     assert found.next_step.startswith("Remove files there")

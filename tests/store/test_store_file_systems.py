@@ -18,7 +18,8 @@ from recovery.errors import (
 )
 from recovery.store.reader import read_events, read_scheduler
 from recovery.store.repository import SchedulerStore
-from tests.needs import lacks, needs_root, needs_tool
+from tests.needs import needs_root
+from tests.small_disk import small_disk
 from tests.store.any_records import WALL_MS, checkpoint, event, filled, job
 
 NOBODY = 65_534
@@ -75,25 +76,6 @@ def test_another_user_uses_its_own_directory_and_nobody_else_may_read_it() -> No
         assert (place / "new").stat().st_mode & 0o777 == 0o700
         assert {file.stat().st_mode & 0o777 for file in (place / "new").iterdir()} == {0o600}
         store.close()
-
-
-@contextmanager
-def small_disk(place: Path, options: str) -> Iterator[Path]:
-    needs_root()
-    needs_tool("mount")
-    place.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"mode=0700,{options}", "tmpfs", str(place)],
-        check=False,
-        capture_output=True,
-        timeout=120,
-    )
-    if done.returncode != 0:
-        lacks(f"the right to mount a tmpfs ({done.stderr.decode().strip()})", "give root CAP_SYS_ADMIN")
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True, timeout=120)
 
 
 @pytest.mark.root

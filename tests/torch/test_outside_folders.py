@@ -167,7 +167,7 @@ def test_statistics_that_are_not_sent_next_are_each_ranks_own() -> None:
 def test_what_the_wrapper_was_told_to_ignore_is_each_ranks_own() -> None:
     def wrapped(net: nn.Module) -> DistributedDataParallel:
         ignored = ["2.bias", "1.running_mean"]
-        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(net, ignored)  # type: ignore[no-untyped-call]
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(net, ignored)  # type: ignore[no-untyped-call]  # of torch
         return DistributedDataParallel(net)
 
     first, second = Program(wrapped), Program(wrapped)

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from tests.cluster.launched import LAUNCHER, LaunchedCluster
-from tests.trainers.lightning_cluster import LIGHTNING
-from tests.warm.process import TORCH
+from tests.trainers.test_changed_script import IMPORTS
 
 pytestmark = [pytest.mark.trainers, pytest.mark.cluster, pytest.mark.slow]
 
@@ -97,11 +96,6 @@ def main():
 
 main()
 """,
-}
-IMPORTS = {
-    "transformers": (*TORCH, "transformers"),
-    "lightning": LIGHTNING,
-    "accelerate": (*TORCH, "accelerate"),
 }
 
 
