@@ -272,12 +272,12 @@ class Promises:
     def _hear(self, record: NodeRecord) -> None:
         """A return from the dead counts when it is durable: before, nobody has heard of it, and a next process knows nothing of it.
 
-        What is being written counts as well: the next process may find that the node was lost, and not that it came back behind that.
+        What is written or being written counts as well: the next process may find that the node was lost, and not that it came back behind that.
         """
         key = (NodeRecord, record.node_id)
-        scheduler = self.world.scheduler
+        scheduler, store = self.world.scheduler, self.world.store
         written = scheduler.written(record.node_id) if scheduler is not None else []
-        found = (self.world.store.is_durable(key), *written)
+        found = (store.is_durable(key), store.rows.get(key), *written)
         if not any(
             row.state is NodeState.LOST for row in found if row and row.incarnation == record.incarnation
         ):

@@ -74,6 +74,7 @@ FOUND_SINCE = (
     910005479,
     910007264,
     910010024,
+    920001462,
 )
 """Seeds that failed with all kinds of faults."""
 
