@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import signal
 import traceback
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -125,20 +125,10 @@ class Agent:
             if keeper.placed.kind is not ProcessKind.SCHEDULER
         }
 
-    def show_cause(self) -> None:
-        """Why the job failed: the first failure with its last lines, then what followed. Nothing where it did not fail."""
-        incident = self._incidents.newest
-        if incident is None or not self._failed:
-            return
-        first = incident.first
-        is_shown = any(console.is_shown(line) for line in incident.shown_lines)
-        why = f"{first.status}{', for what is shown above' if is_shown else ''}"
-        console.say(f"the job failed: {first.process} start {first.start}: {why}", style="bold red")
-        for line in () if is_shown else incident.shown_lines:
-            console.say(f"    {line}")
-        for failure in incident.followed:
-            console.say(f"  it was followed by {failure.process} start {failure.start}: {failure.status}")
-        console.say(f"  its log: {first.log}")
+    def show_cause(self, flags: Mapping[str, str]) -> None:
+        """Why the job failed. Nothing where it did not fail."""
+        if self._failed:
+            self._incidents.show_cause(flags)
 
     # --- while the job goes on -------------------------------------------------------------------------------------------
 

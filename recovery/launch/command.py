@@ -34,7 +34,7 @@ from recovery.launch import (
     train_job_posts,
 )
 from recovery.launch.agent import Agent
-from recovery.launch.job_spec import Host, JobSpec, Restart
+from recovery.launch.job_spec import FLAGS_BEHIND, Host, JobSpec, Restart
 from recovery.launch.job_view import SCHEDULER_HERE_S, EarlierJob, Members
 from recovery.launch.kernel_log import KernelLog
 from recovery.launch.launch_context import LaunchContext, Takeover
@@ -119,7 +119,7 @@ def launch(spec: JobSpec, environment: Mapping[str, str], *, last_words: LastWor
     posts = None
     if train_job is not None and context.completion is not None and _is_first(spec, placed):
         posts = TrainJobPosts(train_job, status, context.completion, _warn)
-    run = partial(_run, agent, environment=environment, posts=posts)
+    run = partial(_run, agent, environment=environment, flags=FLAGS_BEHIND[spec.typed_as], posts=posts)
     if not spec.join:
         pid = background.hand_over(own_dir, lambda: _to_its_end(run([])), stop_grace_s=stop_grace_s)
         console.say(f"the job runs in the background (pid {pid}); `recovery stop {own_dir}` ends it")
@@ -356,6 +356,7 @@ async def _run(
     shown: Sequence[Coroutine[Any, Any, None]],
     *,
     environment: Mapping[str, str],
+    flags: Mapping[str, str],
     posts: TrainJobPosts | None,
 ) -> int:
     """The agent, with what is shown beside it; the cause of a failure comes last, where one looks first."""
@@ -371,7 +372,7 @@ async def _run(
         _clear_memory(environment, job_is_over=True)
     if posts is not None:
         await posts.end()
-    agent.show_cause()
+    agent.show_cause(flags)
     return code
 
 

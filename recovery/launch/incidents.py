@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from recovery import file_systems, owner_files
-from recovery.launch.console import MARK, say
+from recovery.launch import console
 
 _LAST_LINES = 30
 _LIBRARY_NOTE = re.compile(
@@ -126,6 +127,28 @@ class Incidents:
         self._path = self._written(incident, path)
         return self._path or self._directory / "incident"
 
+    def show_cause(self, flags: Mapping[str, str]) -> None:
+        """Show the first failure with its last lines, then what followed; nothing where there was none.
+
+        Args:
+            flags: by variable, what was typed to set it: the processes, whose lines these are, know the variable alone.
+        """
+        incident = self.newest
+        if incident is None:
+            return
+        first, lines = incident.first, incident.shown_lines
+        is_shown = any(console.is_shown(line) for line in lines)
+        why = f"{first.status}{', for what is shown above' if is_shown else ''}"
+        console.say(f"the job failed: {first.process} start {first.start}: {why}", style="bold red")
+        for line in () if is_shown else lines:
+            console.say(f"    {line}")
+        named = {name for line in lines for name in re.findall(r"\bMS_[A-Z_]+\b", line)}
+        for name in sorted(named & flags.keys()):
+            console.say(f"  {name} is set by {flags[name]} here")
+        for failure in incident.followed:
+            console.say(f"  it was followed by {failure.process} start {failure.start}: {failure.status}")
+        console.say(f"  its log: {first.log}")
+
     def _written(self, incident: Incident, path: Path | None) -> Path | None:
         """Write it, under the next free name where it has none yet. Gives the file; None: it has none."""
         content = msgspec.json.format(msgspec.json.encode(incident)) + b"\n"
@@ -134,7 +157,7 @@ class Incidents:
                 return _under_free_name(self._directory, content)
             owner_files.write_over(path, content)
         except OSError as error:
-            say(
+            console.say(
                 f"{path or self._directory / 'incident'} could not be written ({file_systems.words_of(error, self._directory)})",
                 style="yellow",
             )
@@ -208,5 +231,7 @@ def _lines_of(log: Path) -> list[str]:
             lines = stream.read().decode(errors="replace").splitlines()
     except OSError:
         return []
-    marks = [number for number, line in enumerate(lines) if line.startswith(f"{MARK} {log.stem} start ")]
+    marks = [
+        number for number, line in enumerate(lines) if line.startswith(f"{console.MARK} {log.stem} start ")
+    ]
     return lines[marks[-1] + 1 if marks else 0 :]

@@ -84,6 +84,21 @@ class DryRun(msgspec.Struct, frozen=True):
     rank: int
 
 
+FLAGS_BEHIND: dict[str, dict[str, str]] = {
+    "run": {
+        "MS_WORKER_NUM": "--nnodes and --nproc-per-node",
+        "MS_TOPO_TIMEOUT": "--rdzv-conf=timeout=SECONDS",
+        "MS_STANDBY_NUM": "--standbys and --spares",
+    },
+    "msrun": {
+        "MS_WORKER_NUM": "--worker_num",
+        "MS_TOPO_TIMEOUT": "--cluster_time_out",
+        "MS_STANDBY_NUM": "--standby_num and --spares",
+    },
+}
+"""By command and variable: what sets it. Processes are given the variables, and name those in what they refuse."""
+
+
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One job, as one host starts its part of it."""
 

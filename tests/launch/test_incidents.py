@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
 import subprocess
 import sys
@@ -10,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from recovery.cli import torchrun_line
 from recovery.launch.console import open_log
 from recovery.launch.incidents import Failure, Incidents, last_lines
+from recovery.launch.job_spec import FLAGS_BEHIND
+from recovery.launch.msrun import flags as msrun_flags
 
 TRACEBACK = ("Traceback (most recent call last):", '  File "a.py", line 1, in <module>', "ValueError: x")
 
@@ -75,6 +79,35 @@ def test_a_failure_is_kept_with_its_last_lines(tmp_path: Path) -> None:
     assert tuple(found["traceback"]) == TRACEBACK
     assert found["last_lines"][0] == "step 1"
     assert found["followed"] == []
+
+
+@pytest.mark.parametrize(
+    ("command", "given", "says"),
+    [
+        ("run", torchrun_line.FLAGS, "MS_TOPO_TIMEOUT is set by --rdzv-conf=timeout=SECONDS here"),
+        ("msrun", msrun_flags.FLAGS, "MS_TOPO_TIMEOUT is set by --cluster_time_out here"),
+    ],
+)
+def test_a_cause_that_names_a_variable_names_the_flag_that_sets_it(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    given: dict[str, object],
+    says: str,
+) -> None:
+    flags = FLAGS_BEHIND[command]
+    log = tmp_path / "worker_0.log"
+    log.write_text("=== worker_0 start 1 now ===\n1 of 2 workers are here after 5 s (MS_TOPO_TIMEOUT)\n")
+    incidents = Incidents(tmp_path)
+    note(incidents, failure(log), begun_ms=0, ended_ms=100)
+
+    incidents.show_cause(flags)
+
+    printed = capsys.readouterr()
+    assert [line.strip() for line in (printed.out + printed.err).splitlines()].count(says) == 1
+    assert "MS_WORKER_NUM" not in printed.out + printed.err
+    named = {flag.replace("-", "_") for text in flags.values() for flag in re.findall(r"--([\w-]+)", text)}
+    assert named <= given.keys()
 
 
 def test_only_the_newest_start_and_the_newest_traceback_count(tmp_path: Path) -> None:
