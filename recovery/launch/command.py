@@ -69,6 +69,7 @@ def launch(spec: JobSpec, environment: Mapping[str, str], *, last_words: LastWor
 
     Raises:
         SettingError: something of it cannot be; nothing was started.
+        StoreLockedError: a job runs on its path already; nothing was started.
         SecureChannelError: TLS is on, and something of its material is wrong; nothing was started.
     """
     named = spec.master_addr

@@ -10,18 +10,19 @@ import ast
 import contextlib
 import difflib
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from recovery import config
+from recovery import clock, config
 from recovery.config.table import BY_NAME
 from recovery.core.records import CheckpointState, JobRecord, JobState
 from recovery.errors import RecoveryError, SettingError
 from recovery.frameworks import used
 from recovery.launch import program_check
 from recovery.launch.job_spec import JobSpec
-from recovery.launch.placement import Placed, environment_of, program_of
+from recovery.launch.placement import Placed, ProcessKind, environment_of, program_of
 from recovery.launch.presence import Kind, look_at
 from recovery.launch.script_imports import Reading
 from recovery.store.paths import scheduler_path
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 
 _LIKE = 0.85
 """How like a setting's name another one is that was meant to be it: two letters of twelve may be swapped, and MS_SERVER_NUM is no MS_WORKER_NUM."""
+_ENDING_MS = 2_000
+"""How long the scheduler of a launcher that was killed may take to end."""
+_LOOK_AGAIN_S = 0.05
+_nothing = threading.Event()
 _ENTERED_BY = {"run", "init", "join"}
 """Names by which a script enters training. Any of that name: a script that has them and no training is started all the same."""
 
@@ -138,6 +143,26 @@ def _stored(looked: Looked) -> Iterator[tuple[JobRecord, SchedulerRecords]]:
             yield stored.job, stored
 
 
+def _runs_already(looked: Looked) -> Iterator[Parts]:
+    """A launcher of this host runs the scheduler of this path: a second one would write into its logs until its own scheduler is refused.
+
+    Raises:
+        StoreLockedError: it is so.
+    """
+    path = looked.environment.get("MS_RECOVERY_PATH", "")
+    recovering = path and looked.environment.get("MS_ENABLE_RECOVERY") == "1"
+    if not recovering or looked.placed[0].kind is not ProcessKind.SCHEDULER:
+        return
+    from recovery.store.lock import found_locked  # noqa: PLC0415 - as in _stored
+
+    until_ms = clock.monotonic_ms() + _ENDING_MS
+    while (locked := found_locked(scheduler_path(Path(path)))) is not None:
+        if clock.monotonic_ms() >= until_ms:
+            yield {"value": path}
+            raise locked
+        _nothing.wait(_LOOK_AGAIN_S)
+
+
 def _other_world(looked: Looked) -> Iterator[Parts]:
     """The job that is stored has another number of workers than the command."""
     spec = looked.spec
@@ -227,6 +252,12 @@ CHECKS: tuple[Check, ...] = (
         "MS_ENABLE_RECOVERY=1 MS_RECOVERY_PATH=DIR recovery msrun ... {script} turns it on.",
     ),
     Check(
+        "MS_RECOVERY_PATH",
+        _runs_already,
+        "a job of {value} runs on this host already",
+        "All workers of one host belong in one command: give that one --nproc-per-node (--local_worker_num of msrun). Another job needs another path.",
+    ),
+    Check(
         "--worker_num",
         _other_world,
         "makes {total} workers in all, and the job of {path} has {stored}: a job keeps their number",
@@ -271,6 +302,7 @@ def look(looked: Looked, say: Callable[[str], None]) -> None:
 
     Raises:
         SettingError: with this mistake no job can run.
+        StoreLockedError: a job runs on this path already.
     """
     for check in CHECKS:
         for parts in check.find(looked):

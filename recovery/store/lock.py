@@ -115,6 +115,13 @@ def owner_of(database: Path) -> Owner | None:
     return None if pid is None else Owner(pid=pid)
 
 
+def found_locked(database: Path) -> StoreLockedError | None:
+    """What taking the lock of a store's file would raise right now; None: it is free, as far as `owner_of` sees. Takes nothing."""
+    if owner_of(database) is None:
+        return None
+    return _locked_error(database, companion(companion(database, ".lock"), ".holder"))
+
+
 def owner_state(database: Path, held: Container[str] | None) -> OwnerState:
     """Does the owner of a store's file run, as far as this host can see? The lock shows that it does, the note beside it where it ran.
 

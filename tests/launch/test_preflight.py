@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,8 @@ from recovery.errors import RecoveryError
 from recovery.launch import placement, preflight, script_imports
 from recovery.launch.command import _this_host, launch
 from recovery.launch.job_spec import JobSpec
+from recovery.store.lock import OwnerLock
+from recovery.store.paths import scheduler_path
 from recovery.store.repository import SchedulerStore
 from tests.launch.typed import job as job_of
 from tests.store.any_records import checkpoint, job
@@ -145,6 +148,26 @@ def test_the_next_run_of_a_finished_job_is_said(place: Path) -> None:
             "For another job give another directory, or type `recovery reset rec` first."
         )
     ]
+
+
+def test_a_path_on_which_a_job_runs_is_refused_once_its_scheduler_has_had_time_to_end(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "rec").mkdir()
+    running = OwnerLock(scheduler_path(place / "rec"))
+    monkeypatch.setattr(preflight, "_ENDING_MS", 100)
+    said, refused = lines(RECOVERING, "--worker_num=1", "train.py")
+    assert said.startswith(
+        "MS_RECOVERY_PATH: a job of rec runs on this host already. All workers of one host "
+    )
+    assert refused.startswith("STORE_LOCKED: ")
+    assert f"is in use by pid {os.getpid()} on " in refused
+    elsewhere = "--master_addr=192.0.2.7", "--worker_num=2", "--local_worker_num=1", "train.py"
+    assert lines(RECOVERING, *elsewhere) == [], "this host has no scheduler to start"
+
+    monkeypatch.setattr(preflight, "_ENDING_MS", 60_000)
+    monkeypatch.setattr(preflight._nothing, "wait", lambda _s: running.release())
+    assert lines(RECOVERING, "--worker_num=1", "train.py") == [], "its launcher was killed just now"
 
 
 def test_another_number_of_workers_is_refused_by_the_flag_that_was_typed(place: Path) -> None:

@@ -10,7 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from recovery.store.lock import Owner, OwnerState, _device_of_mount, held_locks, owner_of, owner_state
+from recovery.store.lock import (
+    Owner,
+    OwnerState,
+    _device_of_mount,
+    found_locked,
+    held_locks,
+    owner_of,
+    owner_state,
+)
 from recovery.store.paths import scheduler_path, worker_path
 from recovery.store.repository import SchedulerStore, WorkerStore
 from tests.needs import needs_kernel, needs_root
@@ -25,7 +33,9 @@ def test_a_store_shows_whether_its_owner_runs_here(tmp_path: Path) -> None:
     owner = owner_of(file)
     assert owner is not None
     assert (owner.pid, owner.pid in (held or {}).values()) == (os.getpid(), True)
+    assert f"is in use by pid {os.getpid()} on " in str(found_locked(file))
     store.close()
+    assert found_locked(file) is None
     assert owner_state(file, held_locks()) is OwnerState.NOT_RUNNING
     assert owner_state(file, None) is OwnerState.UNKNOWN, "who may not look at the locks cannot know"
 
