@@ -334,7 +334,7 @@ class _Service:
         first, self._is_asked_to_stop = not self._is_asked_to_stop, True
         if first and number == signal.SIGTERM and self._machine.state.job.state is JobState.RUNNING:
             # Workers and launchers may have had the same signal: what saves a last step needs this process.
-            self._loop.call_later(barrier_ends.STOP_FOLLOWS_MS / 1000, self._stop_behind_a_barrier, number)
+            self._loop.call_later(leave_requests.STOP_FOLLOWS_MS / 1000, self._stop_behind_a_barrier, number)
         else:
             self._stop_on_purpose(number)
 

@@ -10,8 +10,8 @@ from recovery.core.ids import NodeId
 from recovery.core.records import EventKind, JobState, NodeState
 from recovery.core.rules import Rules
 from recovery.core.scheduler.barrier import BarrierState
-from recovery.core.scheduler.barrier_ends import STOP_FOLLOWS_MS, why_not
-from recovery.core.scheduler.leave_requests import named
+from recovery.core.scheduler.barrier_ends import why_not
+from recovery.core.scheduler.leave_requests import STOP_FOLLOWS_MS, named
 from recovery.core.scheduler.stimuli import DrainAsked
 from recovery.core.scheduler.views import drain_view
 from tests.core.desk import Desk, Worker, checkpoint

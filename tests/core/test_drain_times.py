@@ -8,7 +8,7 @@ from recovery.core import messages as m
 from recovery.core.barrier_messages import GoOn, HandedOver, NotHandedOver
 from recovery.core.records import JobState, NodeState
 from recovery.core.scheduler.barrier import BarrierState
-from recovery.core.scheduler.barrier_ends import STOP_FOLLOWS_MS
+from recovery.core.scheduler.leave_requests import STOP_FOLLOWS_MS
 from recovery.core.scheduler.views import drain_view
 from tests.core.desk import checkpoint
 from tests.core.drained import RULES, Drained

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from recovery.core import messages as m
-from recovery.core.barrier_messages import GoOn, HandedOver, JobSaved
+from recovery.core.barrier_messages import GoOn, HandedOver, JobSaved, NotHandedOver
 from recovery.core.ids import ConnectionId, NodeId
 from recovery.core.records import EventKind, JobState, NodeState
 from recovery.core.scheduler.barrier import BarrierState
@@ -118,6 +118,21 @@ def test_it_hears_at_once_that_its_ranks_cannot_be_handed_over() -> None:
     left = Left()
     launcher = left.leave(nodes=(NodeId("worker_7"),))
     assert left.heard(launcher) == [said(10, "worker_7 has no rank")]
+
+
+def test_a_notice_that_comes_when_no_rank_can_stop_is_told_once_for_launcher_and_process() -> None:
+    left = Left()
+    left.desk.lose(left.zero.connection)
+    launcher = left.leave()
+    [answer] = left.heard(launcher)
+    assert isinstance(answer, JobSaved)
+    left.leave("again", connection=left.desk.connect())
+    left.depart(left.one)
+    assert left.one.last(NotHandedOver).reason == answer.obstacle
+    [told] = [one for one in left.desk.events if one.kind is EventKind.DRAIN_ENDED]
+    assert told.reason.endswith(f"no rank could stop for it: {answer.obstacle}")
+    assert told.details == "worker_1"
+    assert job_view(left.desk.machine.state, left.desk.now)["notices"] == 1
 
 
 def test_a_step_that_takes_longer_than_the_notice_is_given_up() -> None:

@@ -19,7 +19,8 @@ from recovery.core.ids import ConnectionId, NodeId, RequestId
 from recovery.core.records import EventKind, JobState
 from recovery.core.rules import Rules
 from recovery.core.scheduler.barrier import BarrierState
-from recovery.core.scheduler.barrier_ends import STOP_FOLLOWS_MS, why_not
+from recovery.core.scheduler.barrier_ends import why_not
+from recovery.core.scheduler.leave_requests import STOP_FOLLOWS_MS
 from recovery.core.scheduler.stimuli import DrainAsked
 from recovery.core.scheduler.views import drain_view
 from tests.core.desk import Desk, Worker, checkpoint

@@ -17,6 +17,7 @@ from recovery.core.policy.backoff import SHUTDOWN_GRACE_MS
 from recovery.core.records import EventKind, EventRecord
 from recovery.core.scheduler.barrier import Barrier
 from recovery.core.scheduler.effects import SchedulerEffect
+from recovery.core.scheduler.leave_requests import NO_RANK_STOPS
 from recovery.core.worker import stimuli as s
 from recovery.core.worker.barrier import ANSWER_MS
 from recovery.core.worker.effects import EndTraining, LeaveAsAsked, ResumeTraining, StopAt
@@ -305,7 +306,9 @@ class DrainPromises:
                     if isinstance(row, EventRecord) and row.kind is EventKind.NODE_LEFT:
                         assert drain is not None, "one that was begun"
                         self._sent_away(scheduler, drain, str(row.node_id))
-        kinds = {one.kind for write in writes for one in write.records if isinstance(one, EventRecord)}
+        told = [one for write in writes for one in write.records if isinstance(one, EventRecord)]
+        # Who is refused at once stops at none.
+        kinds = {one.kind for one in told if NO_RANK_STOPS not in one.reason}
         self.clock.seen["a drain was begun"] += EventKind.DRAIN_BEGUN in kinds
         if EventKind.DRAIN_ENDED in kinds:
             assert drain is not None, "one that was begun"

@@ -13,44 +13,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from recovery.core import messages as m
-from recovery.core.barrier_messages import Depart, GoOn, HandedOver, NotHandedOver, Position, StopJob
+from recovery.core.barrier_messages import GoOn, HandedOver, NotHandedOver, Position, StopJob
 from recovery.core.causes import Cause
 from recovery.core.effects import Answer, Persist
 from recovery.core.ids import ConnectionId, NodeId, RequestId
 from recovery.core.records import JOB_STOPPED, EventKind, JobState, NodeState, Record
 from recovery.core.scheduler.barrier import RANK_HANDED_OVER, Barrier, BarrierState, tell
-from recovery.core.scheduler.effects import BarrierTimer, KeepConnection, SchedulerEffect, Send, SetTimer
+from recovery.core.scheduler.effects import BarrierTimer, KeepConnection, SchedulerEffect, SetTimer
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
 
 _NOT_SAVED = "not saved for the end of the job: "
 _ALL_IS_TO_END = "the whole job is to end"
-STOP_FOLLOWS_MS = 300
-"""How long a worker that is asked to end is not sent away for want of a standby: the launcher may have been asked by the same signal. Below
-`ANSWER_MS` of core/worker/barrier.py."""
 _ENDS_WITHIN_MS = 5_000
 """How long processes take to end behind the save, at most: what a launcher leaves them of MS_STOP_GRACE."""
 
 # --- who asks -----------------------------------------------------------------------------------------------------------
-
-
-def on_depart(state: SchedulerState, node: Node, depart: Depart, now_ms: int) -> list[SchedulerEffect]:
-    """A process was asked to end (SIGTERM), and asks for its rank to be handed over first."""
-    assert node.connection is not None, "it just spoke"
-    node_id = node.record.node_id
-    last = state.barrier
-    # Whose launcher has asked already, and could not wait for a save, is not one of many that have all been asked just now.
-    is_ending = last is not None and last.ends_job and last.generation == state.job.generation
-    obstacle = why_not(state, (node_id,), "", needs_standbys=is_ending)
-    if obstacle:
-        said = NotHandedOver(request_id=depart.request_id, reason=obstacle, job_ends=is_ending)
-        return [Send(node.connection, said)]
-    why, departs = f"{node_id}: {depart.reason}", {node_id: depart.request_id}
-    barrier, begun = begin_or_join(state, departs, "", why, now_ms)
-    # Where it joins one that is under way, the step that it was asked for shows that its wish has come, too.
-    effects = begun or [tell([node], barrier.question)]
-    barrier.standbys_due_ms = min(now_ms + STOP_FOLLOWS_MS, barrier.until_ms)
-    return [*effects, SetTimer(BarrierTimer(), barrier.standbys_due_ms)]
 
 
 def on_stop_job(

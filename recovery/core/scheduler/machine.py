@@ -282,7 +282,7 @@ class SchedulerMachine:
             case m.Leave():
                 return liveness.on_leave(state, node, message)
             case Depart():
-                return barrier_ends.on_depart(state, node, message, now_ms)
+                return leave_requests.on_depart(state, node, message, now_ms)
             case StopTraining():
                 return training_end.on_stop_training(state, node, message, now_ms)
             case Position():

@@ -183,8 +183,9 @@ class SchedulerState:
         """The data plane broke before anybody knew whose fault it was, and how often in a row; None: the last failure's cause is known."""
         self.barrier: Barrier | None = None
         """At which all ranks stop: the one under way, or the last one; None: there was none."""
-        self.notices = 0
-        """How often somebody or something has asked for ranks, or the whole job, to leave: how many `drain_ended` this run has."""
+        self.notices, self.refused_leaves = 0, set[tuple[NodeId, Incarnation]]()
+        """How often somebody or something has asked for ranks, or the whole job, to leave: how many `drain_ended` this run has. And the incarnations
+        for which no rank could stop."""
         self.training_end: TrainingEndRecord | None = None
         """Where training of this run ends, as a script has asked; None: behind its last epoch."""
         self.archived_jobs: frozenset[str] = frozenset()
