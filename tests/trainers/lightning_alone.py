@@ -27,6 +27,7 @@ from recovery.checkpoint.position import Position
 from recovery.lightning import Trainer
 from recovery.training import current
 from recovery.training.callbacks import ModelCheckpoint
+from recovery.worker.phase_clock import PhaseClock
 
 EPOCHS, BATCHES, ROWS = 5, 4, 16
 
@@ -42,6 +43,7 @@ class AloneSession:
         self._file, self.state = file, None
         self.step, self.total_steps = int(file.name) if file else 0, 0
         self.training_stop = SimpleNamespace(refusal="")
+        self.phases = PhaseClock()
 
     @property
     def position(self) -> Position:
