@@ -281,3 +281,18 @@ def test_second_processes_of_standbys_take_no_place_that_a_worker_needs() -> Non
     ready(first, None)
     ready(successor, None)
     assert ranks(desk)["worker_1.3"] == 1
+
+
+def test_a_second_process_of_a_place_begins_no_job_in_the_place_of_a_worker_that_is_still_to_come() -> None:
+    desk = Desk(RULES)
+    [first] = come(desk, "worker_1")
+    second = Worker(desk, "worker_1.2", replaces="worker_1")
+    assert isinstance(second.register(), m.Admitted)
+    for one in (first, second):
+        ready(one, None)
+    assert desk.machine.state.job.state is JobState.FORMING
+    first.die()
+    pass_time(desk, 70_000, second)
+    [late] = come(desk, "worker_0")
+    ready(late, None)
+    assert {name for name, rank in ranks(desk).items() if rank is not None} == {"worker_0", "worker_1.2"}

@@ -75,6 +75,7 @@ FOUND_SINCE = (
     910007264,
     910010024,
     920001462,
+    930001848,
 )
 """Seeds that failed with all kinds of faults."""
 

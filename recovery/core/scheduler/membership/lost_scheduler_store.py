@@ -144,7 +144,8 @@ def _built(state: SchedulerState) -> Union[rebuild.Rebuilt, rebuild.Unclear, Non
 def _members(state: SchedulerState, built: rebuild.Rebuilt | None) -> list[Node]:
     """Who has a slot from now on: the newest holders of the ranks, then who has one already, then who has come for one or had one.
 
-    Of these first who is of the place of one that is gone.
+    Of these first who is of the place of one that is gone. A second process of a place, which knows nothing and has no slot, is none while the first
+    one is here: another worker is still to come.
     """
     ranks = built.ranks if built is not None else {}
     slots = state.slots[m.Role.WORKER]
@@ -163,7 +164,13 @@ def _members(state: SchedulerState, built: rebuild.Rebuilt | None) -> list[Node]
             natural_key(node.record.node_id),
         )
     )
-    return may_have[: state.rules.worker_count]
+    places, members = set[str](), list[Node]()
+    for node in may_have:
+        name, place = node.record.node_id, _place(state, node)
+        if node.slot or name in ranks or name in state.store_rebuild.reported or place not in places:
+            members.append(node)
+            places.add(place)
+    return members[: state.rules.worker_count]
 
 
 def take_up(state: SchedulerState) -> Union[list[Record], Exit]:
