@@ -11,7 +11,7 @@ from recovery.core.rules import Rules
 from recovery.core.scheduler.effects import WaitingTimer
 from recovery.core.scheduler.refused import BESIDE_SLOTS
 from recovery.core.scheduler.stimuli import ProcessGone
-from tests.core.desk import Desk, Worker, running_workers
+from tests.core.desk import Desk, Worker, begin, running_workers
 from tests.core.standbys import answer
 
 
@@ -303,3 +303,16 @@ def test_proven_death_of_who_holds_their_places_wakes_the_first_ids_that_wait_fo
     assert [one.hears(m.Admitted) for one in again] == [1, 0]
     desk.handle(ProcessGone(NodeId("worker_1.2"), Incarnation(1)))
     assert [one.hears(m.Admitted) for one in again] == [1, 1]
+
+
+def test_a_death_that_is_proven_behind_the_loss_lets_in_who_waits_for_the_id() -> None:
+    desk = Desk(Rules(worker_count=2, rejoin_on_proof=True))
+    process = m.ProcessIdentity(boot_id="boot", pid_namespace=7, start_ticks=1)
+    first = Worker(desk, "worker_0", process=process)
+    begin((first, Worker(desk, "worker_1", process=process)))
+    first.die()
+    desk.at(500)
+    late = waiting(desk)
+    assert late.last(m.Refused).code == "REJOIN_WINDOW"
+    desk.handle(ProcessGone(NodeId("worker_0"), Incarnation(1)))
+    assert late.told().incarnation == 2

@@ -8,7 +8,6 @@ _STANDBYS = "tests/simulation/test_standbys.py"
 _DISTURBED = f"{_STANDBYS}::test_standbys_keep_every_promise_while_everybody_around_them_dies"
 _BY_HAND, _FRESH = f"{_DISTURBED}[by hand]", f"{_DISTURBED}[fresh ids]"
 _AT_ONCE = f"{_STANDBYS}::test_a_job_with_a_ready_standby_goes_on_at_once_after_a_death"
-_PROVEN = f"{_STANDBYS}::test_who_is_proven_dead_returns_under_its_own_id_at_once"
 
 SIMULATED = (
     Bug(
@@ -103,7 +102,9 @@ SIMULATED = (
         "_learn",
         "state.waiting.note_free(node.record.node_id, node.slot)",
         "",
-        (_PROVEN,),
+        (
+            "tests/core/test_waiting.py::test_a_death_that_is_proven_behind_the_loss_lets_in_who_waits_for_the_id",
+        ),
     ),
     Bug(
         "who was started in the place of a lost one takes nothing when nobody can read its newest file",
