@@ -42,7 +42,7 @@ setup-trainers: $(TR_STAMP)  ## create .venv-trainers: Lightning, Accelerate, tr
 
 $(TR_STAMP): pyproject.toml constraints.txt
 	test -x $(TR_BIN)/python || $(PYTHON) -m venv .venv-trainers
-	$(TR_BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,lightning,transformers,tensorboard,mlflow,wandb]' deepspeed hypothesis pytest pytest-timeout pytest-xdist
+	$(TR_BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,lightning,transformers,tensorboard,mlflow,wandb,otel]' deepspeed hypothesis pytest pytest-timeout pytest-xdist
 	@touch $@
 
 setup-ray: $(RAY_STAMP)  ## create .venv-ray: Ray, and what its actors run

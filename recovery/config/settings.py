@@ -59,6 +59,9 @@ class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
     """Of one rank's at any time; 0: a quarter of what is free, shared by the ranks of the host."""
 
 
+_TRACE_ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that the environment holds about this process. Durations are in `rules`, in milliseconds."""
 
@@ -93,6 +96,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     rules: Rules
     sources: tuple[Source, ...]
     """One per row of the table, in its order."""
+    sends_traces: bool = False
+    """Somebody has said where OpenTelemetry's traces go: the scheduler sends what each recovery cost."""
     warnings: tuple[str, ...] = ()
     """What was corrected in the reading; the caller logs them once logging is set up."""
 
@@ -109,7 +114,8 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
     Raises:
         SettingError: a required variable is unset, or a variable that has an effect is empty; a value is not of its kind; a value is outside its range or set of values; two values exclude each other.
     """
-    reader = Reader(os.environ if environ is None else environ)
+    environ = os.environ if environ is None else environ
+    reader = Reader(environ)
     role = _ROLES[reader.choice("MS_ROLE")]
     recovering = reader.switch("MS_ENABLE_RECOVERY")
     scheduler = role is SettingsRole.SCHEDULER
@@ -128,6 +134,7 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
     _ = reader.path("MS_NOTICE_FILE", required=False), reader.web_address("MS_NOTICE_URL")
     return Settings(
         role=role,
+        sends_traces=_sends_traces(environ),
         started_by=reader.start.started_by,
         node_id=node_id,
         sched_host=sched_host,
@@ -148,6 +155,13 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         sources=reader.sources(),
         warnings=(*warnings, *ignored),
     )
+
+
+def _sends_traces(environ: Mapping[str, str]) -> bool:
+    """By OpenTelemetry's variables, of which two turn it off."""
+    is_off = environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+    exporter = environ.get("OTEL_TRACES_EXPORTER", "otlp").strip().lower()
+    return not is_off and exporter != "none" and any(environ.get(name) for name in _TRACE_ENDPOINTS)
 
 
 def secure_channel(environ: Mapping[str, str] | None = None) -> SecureChannel:

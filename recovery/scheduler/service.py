@@ -46,6 +46,7 @@ from recovery.scheduler.executor import Executor
 from recovery.scheduler.metrics_page import MetricsPage
 from recovery.scheduler.process_watch import when_gone
 from recovery.scheduler.startup import load_machine, open_store, raise_descriptor_limit
+from recovery.scheduler.trace_export import TraceExport
 from recovery.store.job_token_file import source_of, token_of
 from recovery.store.repository import SchedulerStore
 from recovery.store.writer import QUEUE_MAX, Writer
@@ -183,10 +184,12 @@ class _Service:
             on_gone=self._deliver,
             on_exit=self._on_exit,
         )
+        sending = self._send_traces()
         try:
             self._carry_out(self._machine.start(clock.monotonic_ms()))
             error = await self._ended
         finally:
+            sending.cancel()
             self._executor.stop()
             self._over = True
             # What is decided is written, and told, before the connections close: nobody else would tell how the job has ended.
@@ -194,6 +197,10 @@ class _Service:
             await server.stop()
         if error is not None:
             raise error
+
+    def _send_traces(self) -> asyncio.Task[None]:
+        path, wanted = self._settings.recovery_path, self._settings.sends_traces
+        return asyncio.create_task(TraceExport(self._machine.state, path if wanted else None).keep())
 
     async def _close_writer(self) -> None:
         writer = self._writer

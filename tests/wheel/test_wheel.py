@@ -23,6 +23,7 @@ FRAMEWORK = {framework.name for framework in FRAMEWORKS}
 EXTRAS = FRAMEWORK | {
     "accelerate",
     "mlflow",
+    "otel",
     "tensorboard",
     "transformers",
     "wandb",

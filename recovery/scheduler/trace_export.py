@@ -1,0 +1,106 @@
+"""Sends what each recovery cost to where OTEL_EXPORTER_OTLP_ENDPOINT says, once all ranks have made a step behind it.
+
+What makes spans of it stands above this package, and needs what is not installed by default: as that of the metrics (metrics_page.py) it is imported by its
+name, by a thread of its own. No heartbeat waits for it, and no end of this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import threading
+from pathlib import Path
+from typing import Any
+
+from recovery import clock
+from recovery.core.records import JobState
+from recovery.core.scheduler.state import SchedulerState
+from recovery.errors import RecoveryError
+
+_logger = logging.getLogger("recovery.scheduler")
+_MAKER = "recovery.report.recovery_spans"
+LOOK_S = 1.0
+_AGAIN_MS = 60_000
+"""What could not be sent is tried again so much later, if no next recovery comes before."""
+
+
+class TraceExport:
+    """Of one scheduler. All methods are called in its loop."""
+
+    def __init__(self, state: SchedulerState, recovery_path: Path | None) -> None:
+        """Nothing is sent yet.
+
+        Args:
+            state: what is known now.
+            recovery_path: with the event log; None: nothing is sent.
+        """
+        self._state, self._path, self._since_ms = state, recovery_path, clock.wall_ms()
+        self._maker: Any = None
+        """A `RecoverySpans`, made by the first thread; None: its module is not imported yet."""
+        self._sent = 0
+        """The newest generation whose begin was sent."""
+        self._busy, self._gave_up = False, recovery_path is None
+        self._again_ms = 0
+
+    async def keep(self) -> None:
+        """Look every second until this is cancelled, or traces cannot be made."""
+        while not self._gave_up:
+            await asyncio.sleep(LOOK_S)
+            generation = int(self._state.job.generation)
+            if (
+                generation != self._sent
+                and not self._busy
+                and self._trains()
+                and clock.monotonic_ms() >= self._again_ms
+            ):
+                self._begin(generation)
+
+    def _trains(self) -> bool:
+        state = self._state
+        if not state.generations or state.job.state not in (JobState.RUNNING, JobState.FINISHED):
+            return False
+        began_at = state.generations[-1].step
+        return all(node.record.step > began_at for node in state.workers)
+
+    def _begin(self, generation: int) -> None:
+        self._busy = True
+        loop = asyncio.get_running_loop()
+        job, generations, run = self._state.job.job, tuple(self._state.generations), int(self._state.job.run)
+
+        def work() -> None:
+            left = 0
+            try:
+                if self._maker is None:
+                    self._maker = importlib.import_module(_MAKER).RecoverySpans(job, self._since_ms)
+                left = self._maker.send(self._path, generations, run)
+                if left:
+                    _logger.warning(
+                        "event=traces_not_sent recoveries=%d the collector did not take them; they are sent again",
+                        left,
+                    )
+            except ImportError as error:
+                _logger.warning(
+                    "event=traces_not_sent OTEL_EXPORTER_OTLP_ENDPOINT is set, and %s is not installed: pip install 'recovery-engine[otel]'",
+                    error.name,
+                )
+                self._gave_up = True
+            except (RecoveryError, OSError) as error:
+                _logger.warning("event=traces_not_sent %s", error)
+                left = 1
+            except Exception:
+                _logger.exception("event=traces_not_sent by a mistake; none are sent any more")
+                self._gave_up = True
+            try:
+                loop.call_soon_threadsafe(self._end, generation, left)
+            except RuntimeError:
+                _logger.debug("the loop has ended")
+
+        threading.Thread(target=work, name="traces", daemon=True).start()
+
+    def _end(self, generation: int, left: int) -> None:
+        self._busy = False
+        if left:
+            self._again_ms = clock.monotonic_ms() + _AGAIN_MS
+        else:
+            self._sent = generation
