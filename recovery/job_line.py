@@ -156,7 +156,19 @@ def parts_of(
         return [Part(what, 9), world, generation]
     if _is_over(view):
         return [Part(view["state"], 9), *training_parts(training, 0.0), world, generation]
-    return [*training_parts(training, pace.note(training.step, now_ms)), world, generation]
+    hang = [Part(text, 8)] if (text := hang_of(view)) else []
+    return [*training_parts(training, pace.note(training.step, now_ms)), *hang, world, generation]
+
+
+def hang_of(view: Mapping[str, Any]) -> str:
+    """Which rank may hang, and where; empty: none is suspected."""
+    hang = view.get("hang")
+    if hang is None:
+        return ""
+    at = f"in {hang['phase']} behind step {hang['step']}"
+    at = f"it has left out {hang['left_out']} of the collectives" if hang["left_out"] else at
+    limit = f"{duration(hang['lasting_ms'] / 1000)}, its limit is {duration(hang['limit_ms'] / 1000)}"
+    return f"rank {hang['rank']} may hang: {at} for {limit}"
 
 
 def training_parts(training: Training, per_s: float) -> list[Part]:

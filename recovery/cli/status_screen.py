@@ -49,6 +49,7 @@ def screen(found: dict[str, Any], per_s: float = 0.0) -> Group:
         ("state", found["state"]),
         *_training(found, per_s),
         *([("waits for", _waits_for(found))] if found["waits_for"] else []),
+        *([("hang", _hang(found))] if found["hang"] else []),
         *([("reason", found["reason"])] if found["reason"] else []),
         ("scheduler", f"{process}, incarnation {scheduler['incarnation']}"),
         ("generation", f"{found['generation']}, began at step {found['generation_began_at_step'] or 0}"),
@@ -110,6 +111,11 @@ def _training(found: dict[str, Any], per_s: float) -> list[tuple[str, str]]:
         return []
     parts = job_line.training_parts(job_line.Training(found["newest_step"], *told), per_s)
     return [("training", "  ".join(part.text for part in parts))]
+
+
+def _hang(found: dict[str, Any]) -> str:
+    frames = found["hang"]["stack"].splitlines()
+    return f"{job_line.hang_of(found)}{f'; its main thread is at {frames[-1]}' if frames else ''}"
 
 
 def _waits_for(found: dict[str, Any]) -> str:

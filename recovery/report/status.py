@@ -12,8 +12,8 @@ import msgspec
 from recovery import job_line
 from recovery.core.failed_work import FailedWork
 from recovery.core.messages import Role
-from recovery.core.records import CheckpointState, EventKind, NodeState
-from recovery.core.scheduler.views import STARTING_AGAIN
+from recovery.core.records import CheckpointState, EventKind
+from recovery.core.scheduler.views import AWAY, STARTING_AGAIN
 from recovery.report.rank_progress import (
     RunningProcesses,
     newest_step,
@@ -25,7 +25,6 @@ from recovery.report.stored import SlotState, Stored, slot_state
 from recovery.report.tables import EVENTS, NODES, RANKS, STEPS
 from recovery.store.reader import StoredEvent, read_failed_work, read_newest_events, read_notices
 
-_AWAY = (NodeState.LOST.value, NodeState.SUSPECT.value)
 LAST_EVENTS = 8
 """A screen holds them beside the rest."""
 
@@ -70,7 +69,7 @@ def status(stored: Stored) -> dict[str, Any]:
         "ranks": RANKS.rows(ranks),
         "unreadable": list(noted.unreadable),
         # What only a running scheduler is told.
-        **dict.fromkeys(("epoch", "total_steps", "loss", "waits_s")),
+        **dict.fromkeys(("epoch", "total_steps", "loss", "waits_s", "hang")),
         "waits_for": [],
     }
 
@@ -122,7 +121,7 @@ def status_of_view(view: dict[str, Any], events: Sequence[StoredEvent], *, place
         "lost": [
             row
             for row in rows
-            if row["state"] in (*_AWAY, STARTING_AGAIN) and row["place"] == SlotState.RANK.value
+            if row["state"] in (*AWAY, STARTING_AGAIN) and row["place"] == SlotState.RANK.value
         ],
         "last_events": [{**row, "sequence": None} for row in EVENTS.rows(events[-LAST_EVENTS:])],
         "shown_events": [{**row, "sequence": None} for row in EVENTS.rows(shown_events(events))],
@@ -144,6 +143,7 @@ def _told(view: dict[str, Any]) -> dict[str, Any]:
         "loss": training.loss,
         "waits_s": None if waits_ms is None else waits_ms / 1000,
         "waits_for": job_line.waits_for(view),
+        "hang": view.get("hang"),
     }
 
 
@@ -163,7 +163,7 @@ def node_rows(view: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _state_of(node: dict[str, Any]) -> dict[str, str]:
     """Where it starts its program again, that; a scheduler of an earlier release does not say."""
-    if node.get("starts_again") and node["state"] in _AWAY:
+    if node.get("starts_again") and node["state"] in AWAY:
         return {"state": STARTING_AGAIN, "reason": starting_again(node["reason"])}
     return {}
 

@@ -35,6 +35,15 @@ def test_the_line_tells_how_far_training_is_how_fast_it_goes_and_when_it_ends() 
     assert later == "epoch 1  step 20/40  5.0 step/s  loss 0.25  ETA 4.0 s  2/2 ranks  generation 2"
 
 
+def test_a_rank_that_may_hang_is_named_on_the_line() -> None:
+    hang = {"rank": 1, "step": 10, "phase": "data", "lasting_ms": 6_000, "limit_ms": 5_000, "left_out": 0}
+    named = "rank 1 may hang: in data behind step 10 for 6.0 s, its limit is 5.0 s"
+    view = status(node(0), node(1), hang=hang)
+    assert line(view, Pace()) == f"epoch 1  step 10/40  loss 0.25  {named}  2/2 ranks  generation 2"
+    view["hang"] = {**hang, "left_out": 2}
+    assert "rank 1 may hang: it has left out 2 of the collectives for 6.0 s" in line(view, Pace())
+
+
 def test_what_a_scheduler_of_an_earlier_release_does_not_say_is_left_out() -> None:
     nodes = [{"role": "worker", "state": "live", "step": 3, "rank": 0}]
     view = {"nodes": nodes, "world_size": 1, "generation": 2, "state": "running", "reason": ""}

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from recovery.core.copy_index import with_copies
+from recovery.core.ids import NodeId
 from recovery.core.records import JobState, NodeState
 from recovery.core.scheduler.membership import death_proof
 from recovery.core.scheduler.node import Node
@@ -17,7 +18,8 @@ from recovery.core.scheduler.state import SchedulerState
 
 STARTING_AGAIN = "starting again"
 """Of a node: its connection is closed and its process runs: a script that survived a failure starts its program again, by exec."""
-_AWAY = (NodeState.SUSPECT, NodeState.LOST)
+AWAY = (NodeState.SUSPECT, NodeState.LOST)
+"""States of a node that is not here, and may come back."""
 
 
 def job_view(state: SchedulerState, now_ms: int) -> dict[str, Any]:
@@ -42,6 +44,7 @@ def job_view(state: SchedulerState, now_ms: int) -> dict[str, Any]:
         "trains": trains,
         "waits_ms": None if since_ms is None else now_ms - since_ms,
         "step_age_ms": _step_age_ms(state.workers, now_ms),
+        "hang": _hang(state),
         "nodes": [
             {
                 "node_id": node.record.node_id,
@@ -87,6 +90,27 @@ def _told(node: Node) -> dict[str, Any]:
     }
 
 
+def _hang(state: SchedulerState) -> dict[str, Any] | None:
+    """Who may hang, where, for how long, and since when that is too long; None: nobody is suspected."""
+    known = state.hangs.suspicion
+    if known is None or known.generation != state.job.generation or state.job.state is not JobState.RUNNING:
+        return None
+    suspect = known.suspect
+    node = state.nodes[NodeId(suspect.node_id)]
+    told = None if node.newest_beat is None else node.newest_beat.phase
+    is_there = told is not None and told.phase is suspect.phase and not suspect.left_out
+    return {
+        "node_id": suspect.node_id,
+        "rank": suspect.rank,
+        "step": suspect.step,
+        "phase": suspect.phase.value,
+        "lasting_ms": told.lasting_ms if told is not None and is_there else suspect.lasting_ms,
+        "limit_ms": suspect.limit_ms,
+        "left_out": suspect.left_out,
+        "stack": "" if told is None else told.stack,
+    }
+
+
 def _step_age_ms(workers: Iterable[Node], now_ms: int) -> int | None:
     """How long ago the newest step was made; None: this scheduler has heard of none."""
     return min((now_ms - node.stepped_ms for node in workers if node.stepped_ms is not None), default=None)
@@ -96,7 +120,7 @@ def figures_view(state: SchedulerState, now_ms: int) -> dict[str, Any]:
     """The job in figures: of 1,000 nodes a tenth of the work of all their rows."""
     job, workers = state.job, state.workers
     states = Counter(
-        STARTING_AGAIN if node.is_restarting and node.record.state in _AWAY else node.record.state.value
+        STARTING_AGAIN if node.is_restarting and node.record.state in AWAY else node.record.state.value
         for node in workers
     )
     committed_step = state.checkpoints.committed_step
