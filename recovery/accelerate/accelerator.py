@@ -82,7 +82,9 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # not installe
             "accelerate": str(accelerate.__version__),
         }
         check_devices(session, self.device)
-        session.phases.is_evaluating = lambda: any(not model.training for model in self._models)
+        others = session.phases.models
+        # A script may have several, one for each model that it trains.
+        session.phases.models = lambda: [*others(), *map(module_names.bare, self._models)]
         session.refuse_drains("a loop of Accelerate saves where its script says, and not out of turn")
         if self.project_configuration.automatic_checkpoint_naming:
             raise UsageError(

@@ -19,7 +19,7 @@ class Phase(str, Enum):
     DATA = "data"
     """The loader makes any other batch."""
     COMPUTE = "compute"
-    """From a batch to the end of the optimizer's step. A rank that waits for others in a collective waits here."""
+    """From a batch to the end of the optimizer's step, where that is told. A rank that waits for others in a collective waits here."""
     COMPILE = "compile"
     """Something is compiled behind the first step, too."""
     OWN_CODE = "own_code"
@@ -47,5 +47,7 @@ class PhaseReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """How many it has begun since its world was formed: who waits in one is ahead of whom it waits for. 0: not known."""
     longest_ms: dict[Phase, Count] = {}
     """The longest of each that this process has come through."""
+    fresh_start_ms: Count = 0
+    """The longest start that loaded nothing: one that loads may have to fill the same caches, and is judged by this beside its own kind."""
     stack: Text = ""
     """Where its main thread is, innermost frame last; empty: not looked at."""

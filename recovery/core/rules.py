@@ -27,10 +27,10 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """How long all ranks are waited for, when forming and after a loss (MS_TOPO_TIMEOUT)."""
     abort_timeout_ms: int = 10_000
     """How long an interrupted worker's main thread may take to come back before the process replaces itself (MS_ABORT_TIMEOUT)."""
-    step_timeout_ms: int | None = 0
+    step_timeout_ms: int | None = None
     """How long a rank may take for a step before its generation is ended; 0: for ever; None: as is learned of each part of a step (MS_STEP_TIMEOUT)."""
     replaces_hung: bool = True
-    """With a limit that is learned. True: a rank that hangs is replaced, and all go back. False: it is told (MS_ON_HANG)."""
+    """With a limit that is learned. True: a rank that hangs is replaced, and all go back. False, and without recovery: it is told (MS_ON_HANG)."""
     drain_timeout_ms: int = 5_000
     """How long a rank may take to be handed over before its process leaves without it (MS_DRAIN_TIMEOUT)."""
     receive_timeout_ms: int = 15_000

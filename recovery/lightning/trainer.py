@@ -149,7 +149,7 @@ class Trainer(PlainTrainer):  # type: ignore[misc]  # Lightning is not there whe
         logger_files.put_back(self.loggers, state.saved.get("loggers", []), owner)
         self._recovery_checkpoint.on_begin(session)
         self._sigterm = signal.getsignal(signal.SIGTERM)
-        session.phases.is_evaluating = lambda: not model.training
+        session.phases.models = lambda: [model]
         with session.loop(), warnings.catch_warnings():
             # It would be true of a loader that nobody watches.
             warnings.filterwarnings("ignore", message="You're resuming from a checkpoint that ended before")

@@ -64,7 +64,7 @@ class Model(PlainModel):  # type: ignore[misc]  # MindSpore ships no types
         for callback in callbacks:
             _count_from(callback, at.step, session.disk_commits.since_ms)
         session.training_stop.refusal = "its loop is MindSpore's (run_context.request_stop())"
-        session.phases.is_evaluating = lambda: not self._network.training
+        session.phases.models = lambda: [self._network]
         with session.loop():
             super()._train(
                 epoch,

@@ -28,7 +28,7 @@ class StepParts:
 
     def enter(self, session: Session) -> None:
         """An entry begins."""
-        session.phases.is_evaluating = lambda: _is_evaluating(session)
+        session.phases.models = lambda: _models(session)
         session.phases.collectives = collectives_begun
         if not self._sees_optimizers:
             self._sees_optimizers = True
@@ -49,8 +49,8 @@ class StepParts:
             # Whoever compiles has it by its first step.
             self._watch_compiler()
         session = current.current_session()
-        if session is not None and session.phases.phase is Phase.COMPUTE:
-            session.phases.enter(Phase.OWN_CODE)
+        if session is not None:
+            session.phases.computed()
 
     def _compiles(self, *_: object) -> None:
         if (session := current.current_session()) is not None:
@@ -61,11 +61,9 @@ class StepParts:
             session.phases.enter(self._before_compiling)
 
 
-def _is_evaluating(session: Session) -> bool:
+def _models(session: Session) -> list[Any]:
     state = session.state
-    return isinstance(state, TrainState) and any(
-        not getattr(module_names.bare(model), "training", True) for model in state.models
-    )
+    return [module_names.bare(model) for model in state.models] if isinstance(state, TrainState) else []
 
 
 def collectives_begun() -> int:

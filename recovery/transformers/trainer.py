@@ -99,7 +99,7 @@ class Recovered:
             # It was done; a second time it would count as one more without a better model.
             self.args.eval_on_start = False
         trainer: Any = self
-        session.phases.is_evaluating = lambda: not trainer.model.training
+        session.phases.models = lambda: [trainer.model]
         with session.loop():
             return parent.train(begins_from, *options, **named)
 

@@ -90,6 +90,8 @@ class Cluster:
             "MS_RECOVERY_PATH": "recovery",
             "MS_REJOIN_WINDOW": str(window_s),
             "MS_STEP_LOG": "steps.jsonl",
+            # Jobs are held by a test for as long as it takes.
+            "MS_STEP_TIMEOUT": "0",
             "MS_TOPO_TIMEOUT": "120",
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": str(JOB.parents[2]),
@@ -103,6 +105,10 @@ class Cluster:
         self._files_read: tuple[_File, ...] | None = None
         """The store's files as they were when the events were read; None: they may have changed since."""
         self._read_at_s = 0.0
+
+    def leave_out(self, name: str) -> None:
+        """Start processes without a variable that tests have set otherwise."""
+        del self._environment[name]
 
     # --- acting --------------------------------------------------------------------------------------------------------
 

@@ -9,8 +9,10 @@ from recovery.core.ids import Generation
 from recovery.core.phases import Phase, PhaseReport
 from recovery.core.policy import hang_limits
 from recovery.core.policy.hang_limits import RankPhase
-from recovery.core.records import EventKind, EventRecord
+from recovery.core.records import EventKind, EventRecord, JobState
 from recovery.core.rules import Rules
+from recovery.core.scheduler.hang_watch import HangWatch
+from recovery.core.scheduler.views import job_view
 from tests.core.desk import Desk, Worker, running_workers
 
 LEARNED = dict.fromkeys(Phase, 100)
@@ -38,7 +40,7 @@ def rank(name: str, phase: Phase, lasting_ms: int, *, step: int = 7, collectives
         # Who is behind takes as long as it may: nobody is judged for waiting for it.
         ([rank("a", Phase.COMPUTE, 50_000, collectives=9), rank("b", Phase.SAVE, 50_000, collectives=8)], None),
         ([rank("a", Phase.COMPUTE, 50_000, collectives=9), rank("b", Phase.COMPILE, 10**7, collectives=8)], None),
-        ([rank("a", Phase.COMPUTE, 50_000, collectives=9), rank("b", Phase.EVALUATION, 61_000, collectives=8)], "b"),
+        ([rank("a", Phase.COMPUTE, 50_000, collectives=9), rank("b", Phase.EVALUATION, 181_000, collectives=8)], "b"),
         ([rank("a", Phase.COMPUTE, 4_000), rank("b", Phase.DATA, 4_999)], None),
     ],
 )  # fmt: skip
@@ -120,8 +122,8 @@ def test_how_many_wait_is_told() -> None:
 class Job:
     """Two ranks whose heartbeats come every second."""
 
-    def __init__(self, **rules: bool) -> None:
-        self.desk = Desk(Rules(worker_count=2, step_timeout_ms=None, **rules))
+    def __init__(self, *, lease_ms: int = 5_000, **rules: bool) -> None:
+        self.desk = Desk(Rules(worker_count=2, step_timeout_ms=None, lease_ms=lease_ms, **rules))
         self.workers = running_workers(self.desk)
         self._sequence = 0
 
@@ -143,12 +145,12 @@ class Job:
             m.Heartbeat(sequence=self._sequence, generation=worker.generation, step=step, phase=report)
         )
 
-    def hang(self, seconds: int, *, since: int = 0, step: int = 7) -> None:
-        """Rank 1 is in its loader, and rank 0 waits."""
+    def hang(self, seconds: int, *, since: int = 0, step: int = 7, phase: Phase = Phase.DATA) -> None:
+        """Rank 1 is in its loader, or elsewhere, and rank 0 waits."""
         for second in range(since, seconds):
             self.desk.at(self.desk.now + 1_000)
             self.beat(self.workers[0], Phase.COMPUTE, 1_000 * second, step=step)
-            self.beat(self.workers[1], Phase.DATA, 1_000 * second, step=step, stack="train.py:7 in read")
+            self.beat(self.workers[1], phase, 1_000 * second, step=step, stack="train.py:7 in read")
 
     def events(self, kind: EventKind) -> list[EventRecord]:
         return [one for one in self.desk.events if one.kind is kind]
@@ -162,6 +164,8 @@ def test_a_hang_is_told_at_the_limit_once_with_its_stack_and_ends_the_generation
     assert (told.node_id, told.rank, told.step, told.details) == ("worker_1", 1, 7, "train.py:7 in read")
     assert "rank 1 (worker_1) is in data behind step 7 for 5.0 s" in told.reason
     assert job.events(EventKind.GENERATION_INTERRUPTED) == []
+    hang = job_view(job.desk.machine.state, job.desk.now)["hang"]
+    assert (hang["rank"], hang["phase"], hang["lasting_ms"], hang["limit_ms"]) == (1, "data", 8_000, 5_000)
 
     job.hang(12, since=9)
     [ended] = job.events(EventKind.GENERATION_INTERRUPTED)
@@ -170,8 +174,9 @@ def test_a_hang_is_told_at_the_limit_once_with_its_stack_and_ends_the_generation
     assert all(worker.hears(m.Interrupt) for worker in job.workers)
 
 
-def test_where_hangs_are_reported_they_are_no_more_than_that() -> None:
-    job = Job(replaces_hung=False)
+@pytest.mark.parametrize("rules", [{"replaces_hung": False}, {"recovery_enabled": False}])
+def test_where_hangs_are_reported_they_are_no_more_than_that(rules: dict[str, bool]) -> None:
+    job = Job(**rules)
     job.hang(100)
 
     assert len(job.events(EventKind.HANG_SUSPECTED)) == 1
@@ -211,12 +216,64 @@ def test_a_verdict_says_nothing_of_the_next_generation_and_comes_later_there() -
         worker.ready()
     for worker in job.workers:
         worker.follow()
-    job.hang(12, step=9)
+    job.hang(32, step=9)
 
-    assert len(job.events(EventKind.GENERATION_INTERRUPTED)) == 1, "its limit is 15 s now"
+    assert len(job.events(EventKind.GENERATION_INTERRUPTED)) == 1, "its limit is 30 s now"
     assert job.events(EventKind.HANG_CLEARED) == []
-    job.hang(32, since=12, step=9)
+    job.hang(62, since=32, step=9)
     assert len(job.events(EventKind.GENERATION_INTERRUPTED)) == 2
+
+
+def test_one_that_answers_is_not_given_up_before_twice_the_time_of_one_that_is_silent() -> None:
+    job = Job(lease_ms=30_000)
+    job.hang(60)
+    assert len(job.events(EventKind.HANG_SUSPECTED)) == 1
+    assert job.events(EventKind.GENERATION_INTERRUPTED) == []
+    job.hang(62, since=60)
+    assert len(job.events(EventKind.GENERATION_INTERRUPTED)) == 1
+
+
+def test_a_limit_that_becomes_known_late_is_told_before_anything_follows() -> None:
+    job = Job()
+    for second in range(100, 108):
+        job.desk.at(job.desk.now + 1_000)
+        job.beat(job.workers[0], Phase.COMPUTE, 1_000 * second)
+        job.beat(job.workers[1], Phase.DATA, 1_000 * second)
+        assert bool(job.events(EventKind.GENERATION_INTERRUPTED)) is (second >= 106), second
+    assert len(job.events(EventKind.HANG_SUSPECTED)) == 1
+
+
+def test_a_start_that_filled_caches_is_a_measure_of_one_that_loads_once_there_is_one() -> None:
+    watch = HangWatch()
+    watch.learn({}, fresh_start_ms=600_000)
+    assert hang_limits.limit_ms(Phase.START, watch.longest_ms) is None
+    watch.learn({Phase.START: 20_000})
+    assert hang_limits.limit_ms(Phase.START, watch.longest_ms) == 1_800_000
+
+
+@pytest.mark.parametrize(
+    ("second", "after_s"),
+    # Of another phase the verdict at the same step comes as soon as the first one.
+    [(Phase.DATA, (60, 360, 2_160)), (Phase.COMPUTE, (60, 60, 360))],
+)
+def test_a_step_that_takes_half_an_hour_each_time_fails_no_job(
+    second: Phase, after_s: tuple[int, ...]
+) -> None:
+    job = Job(lease_ms=30_000)
+    for verdicts, lasts_s in enumerate(after_s, 1):
+        phase = second if verdicts == 2 else Phase.DATA
+        job.hang(lasts_s, phase=phase)
+        assert len(job.events(EventKind.GENERATION_INTERRUPTED)) == verdicts - 1
+        job.hang(lasts_s + 2, since=lasts_s, phase=phase)
+        assert len(job.events(EventKind.GENERATION_INTERRUPTED)) == verdicts
+        job.desk.at(job.desk.now + 10_000)
+        for worker in job.workers:
+            worker.ready()
+        for worker in job.workers:
+            worker.follow()
+    job.hang(1_800)
+    assert len(job.events(EventKind.GENERATION_INTERRUPTED)) == 3
+    assert job.desk.machine.state.job.state is JobState.RUNNING
 
 
 def test_a_suspicion_ends_with_its_generation() -> None:
@@ -234,7 +291,7 @@ def test_a_suspicion_ends_with_its_generation() -> None:
 
 
 def test_nobody_is_judged_of_whom_too_little_is_known() -> None:
-    job = Job()
+    job = Job(lease_ms=30_000)
     for second in range(20):
         job.desk.at(job.desk.now + 1_000)
         job.beat(job.workers[1], Phase.DATA, 1_000 * second)
@@ -281,7 +338,7 @@ def test_a_verdict_for_a_collective_that_was_left_out_raises_the_limit_of_those_
         job.desk.at(job.desk.now + 1_000)
         job.beat(job.workers[0], Phase.COMPUTE, 1_000 * second, step=10, collectives=60)
         job.beat(job.workers[1], Phase.DATA, 1_000 * second, step=11, collectives=59)
-    assert job.events(EventKind.HANG_SUSPECTED)[-1] is last, "its limit is 15 s now"
+    assert job.events(EventKind.HANG_SUSPECTED)[-1] is last, "its limit is 30 s now"
 
 
 @pytest.mark.parametrize("is_done", [True, False])
@@ -300,7 +357,7 @@ def test_a_rank_that_has_left_out_a_collective_is_told_once(is_done: bool) -> No
 
 
 def test_a_rank_that_is_done_is_heard_before_another_one_is_judged() -> None:
-    job = Job()
+    job = Job(lease_ms=30_000)
     job.beat(job.workers[1], Phase.COMPUTE, 10, step=7, collectives=30)
     job.workers[1].done(step=8)
     done_at = job.desk.now

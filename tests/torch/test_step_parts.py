@@ -80,10 +80,13 @@ def test_a_compiler_that_came_behind_the_entry_is_seen_at_the_next_step(
 
 def test_a_model_in_evaluation_mode_is_evaluated(session: Any) -> None:
     session.state = TrainState(model=[torch.nn.Linear(2, 1), torch.nn.Dropout(0.1)])
+    session.phases.computed()
+    session.phases.enter(Phase.COMPUTE)
     assert session.phases.report().phase is Phase.COMPUTE
 
     inner = torch.nn.Linear(2, 1)
     session.state = TrainState(model=torch.compile(inner, backend="eager"))
+    assert session.phases.report().phase is Phase.COMPUTE
     inner.eval()
     assert session.phases.report().phase is Phase.EVALUATION
 

@@ -104,6 +104,9 @@ def main():
     net = Layers()
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
     net, optimizer, loader = accelerator.prepare(net, optimizer, DataLoader(TensorDataset(ROWS), batch_size=4))
+    # A second one, as where two models are trained, whose model is never evaluated.
+    second = Accelerator(cpu=True)
+    beside = second.prepare(nn.Linear(2, 1))
     for epoch in accelerator.epochs(2):
         for step, (rows,) in accelerator.steps(loader):
             accelerator.backward(net(rows)["loss"])

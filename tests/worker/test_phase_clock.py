@@ -12,25 +12,13 @@ from time import monotonic
 
 import pytest
 
-from recovery import clock
 from recovery.core.phases import Phase
 from recovery.core.policy import hang_limits
 from recovery.worker import processor_wait
 from recovery.worker.phase_clock import PhaseClock
 from tests.needs import lacks
 from tests.pace import HANG_S
-
-
-class Time:
-    def __init__(self) -> None:
-        self.now_ms = 1_000
-
-
-@pytest.fixture
-def time(monkeypatch: pytest.MonkeyPatch) -> Time:
-    moment = Time()
-    monkeypatch.setattr(clock, "monotonic_ms", lambda: moment.now_ms)
-    return moment
+from tests.worker.conftest import Time
 
 
 def in_a_loop(*, loads: bool) -> PhaseClock:
@@ -43,6 +31,9 @@ def in_a_generation(phases: PhaseClock) -> PhaseClock:
     phases.begin(loads=False)
     phases.enter_loop()
     phases.stepped()
+    phases.enter(Phase.COMPUTE)
+    phases.computed()
+    phases.enter(Phase.STEP)
     return phases
 
 
@@ -100,6 +91,37 @@ def test_a_start_that_loads_nothing_is_no_measure_of_one_that_loads(time: Time) 
     assert phases.report().longest_ms == {Phase.START: 3_000}
 
 
+def test_a_start_that_filled_caches_is_told_by_itself(time: Time) -> None:
+    phases = in_a_loop(loads=False)
+    time.now_ms += 600_000
+    phases.stepped()
+    phases.begin(loads=True).enter_loop()
+    time.now_ms += 3_000
+    phases.stepped()
+    report = phases.report()
+    assert (report.longest_ms, report.fresh_start_ms) == ({Phase.START: 3_000}, 600_000)
+
+
+def test_what_a_save_ends_is_a_part_of_a_step_and_no_measure_of_a_whole_one(time: Time) -> None:
+    phases = in_a_loop(loads=False)
+    phases.stepped()
+    with phases.during(Phase.SAVE):
+        time.now_ms += 200
+    assert Phase.STEP not in phases.report().longest_ms
+    time.now_ms += 30
+    phases.stepped()
+    assert phases.report().longest_ms[Phase.STEP] == 30
+
+
+def test_a_loop_of_an_earlier_generation_that_is_left_late_ends_nothing(time: Time) -> None:
+    phases = in_a_loop(loads=False)
+    late = phases.loop()
+    late.__enter__()
+    in_a_generation(phases)
+    late.__exit__(None, None, None)
+    assert phases.report().phase is Phase.STEP
+
+
 def test_the_first_batch_of_a_pass_has_a_limit_of_its_own_also_in_the_start(time: Time) -> None:
     phases = in_a_loop(loads=False)
 
@@ -132,23 +154,6 @@ def test_what_comes_behind_the_loop_has_no_limit_whatever_is_done_there(time: Ti
     assert hang_limits.limit_ms(Phase.END, {Phase.END: 1}) is None
 
 
-def test_an_evaluation_is_one_until_the_main_thread_goes_on_and_no_part_of_the_step_behind_it(
-    time: Time,
-) -> None:
-    phases, evaluates = in_a_generation(PhaseClock()), [True]
-    phases.is_evaluating = lambda: evaluates[0]
-    time.now_ms += 300_000
-    assert phases.report().phase is Phase.EVALUATION
-
-    evaluates[0] = False
-    time.now_ms += 1_000
-    report = phases.report()
-    assert (report.phase, report.lasting_ms) == (Phase.EVALUATION, 301_000), "it trains again"
-    phases.stepped()
-    longest_ms = phases.report().longest_ms
-    assert (longest_ms[Phase.EVALUATION], longest_ms.get(Phase.STEP)) == (301_000, None)
-
-
 def test_a_look_whether_a_save_is_due_is_no_measure_of_a_save(time: Time) -> None:
     phases = in_a_generation(PhaseClock())
     with phases.during(Phase.SAVE):
@@ -167,14 +172,6 @@ def test_what_a_loop_leaves_unfinished_is_no_measure(time: Time) -> None:
     with pytest.raises(KeyboardInterrupt):
         leave()
     assert (phases.report().phase, phases.report().longest_ms) == (Phase.END, {})
-
-
-def test_a_model_that_cannot_be_looked_at_is_not_evaluated(time: Time) -> None:
-    phases = in_a_generation(PhaseClock())
-    phases.is_evaluating = lambda: bool(None.training)  # type: ignore[attr-defined]  # as of a model that is gone
-    assert phases.report().phase is Phase.STEP
-    phases.forget()
-    assert phases.is_evaluating() is False
 
 
 def test_a_loop_that_is_left_before_its_first_step_is_over_too(time: Time) -> None:
@@ -288,22 +285,6 @@ def test_the_kernel_tells_how_long_a_thread_has_waited_for_a_processor() -> None
         os.sched_setaffinity(mine, others)
         busy.kill()
         busy.wait()
-
-
-@pytest.mark.parametrize("phase", [Phase.OWN_CODE, Phase.COMPUTE, Phase.STEP])
-def test_what_is_done_with_a_model_in_evaluation_mode_is_an_evaluation(time: Time, phase: Phase) -> None:
-    phases = in_a_generation(PhaseClock())
-    phases.is_evaluating = lambda: True
-    phases.enter(phase)
-    time.now_ms += 20_000
-
-    assert phases.report().phase is Phase.EVALUATION
-    phases.enter(Phase.DATA)
-    longest = phases.report().longest_ms
-    assert (phases.report().phase, longest[Phase.EVALUATION]) == (Phase.DATA, 20_000)
-    assert longest.get(phase, 0) == 0
-    # What an entry's model does is nothing of the next one's.
-    assert in_a_generation(phases).is_evaluating() is False
 
 
 def test_whoever_takes_long_is_told_with_its_stack_and_the_collectives_it_has_begun(time: Time) -> None:

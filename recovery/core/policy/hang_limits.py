@@ -12,17 +12,18 @@ LIMIT_FACTOR = 3
 """Of the longest that was seen. At twice it a step that waits for one slow disk would be judged, at six times a hang of minutes goes unseen."""
 
 LIMIT_MS_MIN = {
-    Phase.START: 60_000,
+    Phase.START: 300_000,
     Phase.FIRST_BATCH: 60_000,
     Phase.DATA: 5_000,
     Phase.COMPUTE: 5_000,
-    Phase.OWN_CODE: 60_000,
-    Phase.EVALUATION: 60_000,
-    Phase.SAVE: 60_000,
-    Phase.STEP: 60_000,
+    Phase.OWN_CODE: 180_000,
+    Phase.EVALUATION: 180_000,
+    Phase.SAVE: 180_000,
+    Phase.STEP: 180_000,
 }
 """The least limit. Data and compute come in every step, so that what is usual is known soon; what a script does besides comes now and then, and
-may be something else each time. A phase that is not here has no limit."""
+may be something else each time: a first evaluation that leaves the model in training mode, samples, an upload. So may a start: one without warm
+caches behind one with them. A phase that is not here has no limit."""
 LEAST_MS = min(LIMIT_MS_MIN.values())
 """What takes less is never judged."""
 

@@ -18,6 +18,8 @@ class Suspicion(NamedTuple):
 
     generation: Generation
     suspect: Suspect
+    told_ms: int
+    """When, on the monotonic clock."""
 
 
 class HangWatch:
@@ -29,12 +31,21 @@ class HangWatch:
         """Of each phase, what the longest took that any rank has come through."""
         self.suspicion: Suspicion | None = None
         """The one that is open; None: there is none."""
-        self._looked_ms = 0
+        self._looked_ms = self._fresh_start_ms = 0
+        self._verdict_at: int | None = None
 
-    def learn(self, longest_ms: Mapping[Phase, int]) -> None:
+    def learn(self, longest_ms: Mapping[Phase, int], fresh_start_ms: int = 0) -> None:
         """A rank has come through these."""
+        self._fresh_start_ms = max(fresh_start_ms, self._fresh_start_ms)
         for phase, lasted_ms in longest_ms.items():
-            self.longest_ms[phase] = max(lasted_ms, self.longest_ms.get(phase, 0))
+            least_ms = self._fresh_start_ms if phase is Phase.START else 0
+            self.longest_ms[phase] = max(lasted_ms, self.longest_ms.get(phase, 0), least_ms)
+
+    def raise_limits(self, suspect: Suspect) -> None:
+        """There was a verdict: it counts as if it had been seen to its end. At the same step again that holds for every phase: it may be any that is slow there."""
+        is_again, self._verdict_at = suspect.step == self._verdict_at, suspect.step
+        phases = self.longest_ms if is_again else (suspect.limit_of,)
+        self.learn(dict.fromkeys(phases, suspect.lasting_ms))
 
     def may_look(self, now_ms: int) -> bool:
         """Was the last look at all ranks long enough ago? Then this is the next one."""

@@ -23,7 +23,7 @@ from recovery.core.scheduler.pending_facts import Failure
 from recovery.core.scheduler.state import SchedulerState
 
 _REPLACED_AT = 2
-"""Times the limit: from there on a rank is no longer one that is slow."""
+"""Times the limit: from there on a rank is no longer one that is slow. And times the lease: one that answers is not given up before one that is silent."""
 
 
 def note_heartbeat(
@@ -65,7 +65,7 @@ def _look_at_phases(
     report, watch = beat.phase, state.hangs
     if report is None:
         return []
-    watch.learn(report.longest_ms)
+    watch.learn(report.longest_ms, report.fresh_start_ms)
     effects = _cleared(state, node, beat.step, report)
     if report.lasting_ms < hang_limits.LEAST_MS or not watch.may_look(now_ms):
         return effects
@@ -130,14 +130,19 @@ def _suspect(state: SchedulerState, found: Suspect, now_ms: int) -> list[Schedul
     effects: list[SchedulerEffect] = []
     known = watch.suspicion
     if known is None or not known.suspect.is_same(found):
-        watch.suspicion = known = Suspicion(state.job.generation, found)
+        watch.suspicion = known = Suspicion(state.job.generation, found, now_ms)
         effects.append(Persist((_suspected(state, node, found),)))
-    limit_ms = known.suspect.limit_ms
-    if state.rules.replaces_hung and found.lasting_ms >= _REPLACED_AT * limit_ms:
+    # Without recovery nothing is replaced, and the job would end.
+    replaces = state.rules.replaces_hung and state.rules.recovery_enabled
+    is_long = found.lasting_ms >= _REPLACED_AT * max(known.suspect.limit_ms, state.rules.lease_ms)
+    # A limit may have become known when more than that was over.
+    if replaces and is_long and now_ms - known.told_ms >= state.rules.lease_ms:
         # Where that was wrong, it is not so soon the next time.
-        watch.learn({known.suspect.limit_of: limit_ms})
+        watch.raise_limits(found._replace(limit_of=known.suspect.limit_of))
         watch.suspicion = None
-        reason = f"{found.sentence}, and twice that is over (MS_STEP_TIMEOUT=auto, MS_ON_HANG=replace)"
+        reason = (
+            f"{found.sentence}, and that was told long enough ago (MS_STEP_TIMEOUT=auto, MS_ON_HANG=replace)"
+        )
         _fail(state, reason, found.step, now_ms)
     return effects
 
