@@ -102,8 +102,10 @@ class Promises:
         """Run, generation and step, also of those that nobody has received: some process may have noted their numbers."""
         self._uncounted: dict[tuple[str, int], int] = {}
         """By job and rank: the highest step that any of them has done; none counts as long as their world is not found again."""
-        self._newest_incarnation: dict[str, int] = {}
-        """By id: the newest incarnation that received a plan. A store that is lost forgets it, who was replaced by it stays so."""
+        self._newest_incarnation: dict[str, tuple[int, tuple[int, int]]] = {}
+        """By id: the newest incarnation that received a plan, and run and generation of that. A store that is lost forgets it, who was replaced by it stays so."""
+        self._rebuilt_from = (0, 0)
+        """Run and generation of the first plan of the newest store that was built again: it counts incarnations anew where nobody who came knew them."""
         self.slots = SlotPromises(world, self)
         self._committed: dict[tuple[str, int], int] = {}
         """By job and run: the newest step that somebody received as held by all. Of a job that everybody who came had forgotten: nothing."""
@@ -433,6 +435,7 @@ class Promises:
         Whoever knew of later ones was not there, so its plans count nowhere, and what they rolled back is gone back to (docs/limitations.md).
         """
         self.checked["I2"] += 1
+        self._rebuilt_from = (plan.run, plan.generation)
         here = [
             node.record.node_id
             for node in scheduler.machine.state.nodes.values()
@@ -651,8 +654,8 @@ class Promises:
             self._left_behind.add(process)
             return
         self.checked["I8"] += 1
-        newest = max(self._newest_incarnation.get(process.name, 0), admitted.incarnation)
-        self._newest_incarnation[process.name] = newest
+        newest = max(self._newest_of(process.name, plan), admitted.incarnation)
+        self._newest_incarnation[process.name] = newest, (plan.run, plan.generation)
         received = self._received.setdefault((plan.run, plan.generation), {})
         assert plan.rank not in received, (
             f"I1: rank {plan.rank} was entered twice in generation {plan.generation}"
@@ -684,8 +687,8 @@ class Promises:
         admitted = process.machine.admitted
         if row is None or admitted is None:
             return True
-        newest: int = max(row.incarnation, self._newest_incarnation.get(process.name, 0))
         plan = received or process.plan
+        newest: int = max(row.incarnation, self._newest_of(process.name, plan))
         # A lost store's numbers of incarnations are given again: then the plan tells which process of an id is the newer one.
         return (
             newest > admitted.incarnation
@@ -695,6 +698,12 @@ class Promises:
                 for one in self.world.living
             )
         )
+
+    def _newest_of(self, name: str, plan: m.Rollback | None) -> int:
+        """The newest incarnation of an id, as far as it says something to one that follows this plan."""
+        newest, received = self._newest_incarnation.get(name, (0, (0, 0)))
+        is_forgotten = plan is not None and received < self._rebuilt_from <= (plan.run, plan.generation)
+        return 0 if is_forgotten else newest
 
     def loaded(self, process: Process, plan: m.Rollback, content: Content) -> None:
         """I8, I20: all ranks load one history, and it leads to the target without a gap."""

@@ -76,6 +76,7 @@ FOUND_SINCE = (
     910010024,
     920001462,
     930001848,
+    930014750,
 )
 """Seeds that failed with all kinds of faults."""
 
