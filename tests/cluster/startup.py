@@ -67,9 +67,9 @@ class Job:
         return process
 
     def output(self) -> str:
-        """What the scripts and their processes said."""
+        """What the scripts and their processes said, but for the begin of a log that is far too long to read."""
         logs = [self.place / "out.log", *sorted(self.place.glob("*/*.log"))]
-        return "\n".join(f"--- {log.name}\n{log.read_text(errors='replace')[-3000:]}" for log in logs)
+        return "\n".join(f"--- {log.name}\n{log.read_text(errors='replace')[-200_000:]}" for log in logs)
 
     def wait(self, until: Callable[[], object], what: str) -> None:
         """Wait for something, or fail with everything that was said."""
