@@ -108,6 +108,9 @@ class ScriptCluster(LaunchedCluster):
         }
         self._held = held
         super().__init__(directory, workers=form.workers, imports=face.imports, environment=environment)
+        if "MS_STEP_TIMEOUT" not in environment:
+            # As users have it: no job is held here for long.
+            self.leave_out("MS_STEP_TIMEOUT")
         shutil.copy(face.script, directory / _SCRIPT)
 
     @override
