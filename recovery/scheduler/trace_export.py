@@ -41,7 +41,7 @@ class TraceExport:
         self._sent = 0
         """The newest generation whose begin was sent."""
         self._busy, self._gave_up = False, recovery_path is None
-        self._again_ms = 0
+        self._again_ms, self._said = 0, ""
 
     async def keep(self) -> None:
         """Look every second until this is cancelled, or traces cannot be made."""
@@ -69,37 +69,35 @@ class TraceExport:
         job, generations, run = self._state.job.job, tuple(self._state.generations), int(self._state.job.run)
 
         def work() -> None:
-            left = 0
+            left: int | None = 1
+            why = ""
             try:
                 if self._maker is None:
                     self._maker = importlib.import_module(_MAKER).RecoverySpans(job, self._since_ms)
                 left = self._maker.send(self._path, generations, run)
                 if left:
-                    _logger.warning(
-                        "event=traces_not_sent recoveries=%d the collector did not take them; they are sent again",
-                        left,
-                    )
+                    why = f"recoveries={left} the collector did not take them; they are sent again"
             except ImportError as error:
-                _logger.warning(
-                    "event=traces_not_sent OTEL_EXPORTER_OTLP_ENDPOINT is set, and %s is not installed: pip install 'recovery-engine[otel]'",
-                    error.name,
-                )
-                self._gave_up = True
+                why = f"OTEL_EXPORTER_OTLP_ENDPOINT is set, and {error.name} is not installed: pip install 'recovery-engine[otel]'"
+                left = None
             except (RecoveryError, OSError) as error:
-                _logger.warning("event=traces_not_sent %s", error)
-                left = 1
+                why = str(error)
             except Exception:
                 _logger.exception("event=traces_not_sent by a mistake; none are sent any more")
-                self._gave_up = True
+                left = None
             try:
-                loop.call_soon_threadsafe(self._end, generation, left)
+                loop.call_soon_threadsafe(self._end, generation, left, why)
             except RuntimeError:
                 _logger.debug("the loop has ended")
 
         threading.Thread(target=work, name="traces", daemon=True).start()
 
-    def _end(self, generation: int, left: int) -> None:
-        self._busy = False
+    def _end(self, generation: int, left: int | None, why: str) -> None:
+        """All were sent, or some are left, and this is why; None: no more are made."""
+        self._busy, self._gave_up = False, left is None
+        if why and why != self._said:
+            _logger.warning("event=traces_not_sent %s", why)
+        self._said = why
         if left:
             self._again_ms = clock.monotonic_ms() + _AGAIN_MS
         else:
