@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from recovery import clock
 from recovery.core.scheduler.state import SchedulerState
 from recovery.core.scheduler.views import figures_view
 from recovery.errors import RecoveryError
+from recovery.scheduler import side_thread
 
 _logger = logging.getLogger("recovery.scheduler")
 _MAKER = "recovery.report.job_metrics"
@@ -68,11 +68,10 @@ class MetricsPage:
 
     def _begin(self) -> None:
         """Read the past, in a thread that no end of this process waits for."""
-        loop = asyncio.get_running_loop()
-        self._reading = loop.create_future()
+        self._reading = asyncio.get_running_loop().create_future()
         generations, run = tuple(self._state.generations), int(self._state.job.run)
 
-        def work() -> None:
+        def work() -> int:
             begun_ms = clock.monotonic_ms()
             try:
                 if self._maker is None:
@@ -83,12 +82,9 @@ class MetricsPage:
                 _logger.warning("event=metrics_not_read %s", error)
             except Exception:
                 _logger.exception("event=inspection_failed path=/metrics")
-            try:
-                loop.call_soon_threadsafe(self._end, clock.monotonic_ms() - begun_ms)
-            except RuntimeError:
-                _logger.debug("the loop has ended, what was read is dropped")
+            return clock.monotonic_ms() - begun_ms
 
-        threading.Thread(target=work, name="metrics", daemon=True).start()
+        side_thread.start("metrics", work, self._end)
 
     def _end(self, took_ms: int) -> None:
         """It was read, or could not be."""

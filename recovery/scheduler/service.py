@@ -7,7 +7,6 @@ import logging
 import secrets
 import signal
 import socket
-import threading
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -42,6 +41,7 @@ from recovery.errors import (
     StoreLostError,
     StoreWaitError,
 )
+from recovery.scheduler import side_thread
 from recovery.scheduler.executor import Executor
 from recovery.scheduler.metrics_page import MetricsPage
 from recovery.scheduler.process_watch import when_gone
@@ -143,11 +143,7 @@ class _Service:
             token, frozenset(name.lower().rstrip(".") for name in names), source_of(given, path)
         )
         # A name server that is silent takes 10 s and more: nobody waits for it, at the end neither.
-        threading.Thread(
-            target=lambda: self._from_thread(authenticator.is_also, socket.getfqdn()),
-            name="own-name",
-            daemon=True,
-        ).start()
+        side_thread.start("own-name", socket.getfqdn, authenticator.is_also)
         metrics = MetricsPage(self._machine.state, path)
         server = self._server = Server(
             authenticator=authenticator,

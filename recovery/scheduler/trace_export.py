@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
-import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from recovery import clock
 from recovery.core.records import JobState
 from recovery.core.scheduler.state import SchedulerState
 from recovery.errors import RecoveryError
+from recovery.scheduler import side_thread
 
 _logger = logging.getLogger("recovery.scheduler")
 _MAKER = "recovery.report.recovery_spans"
@@ -65,10 +66,9 @@ class TraceExport:
 
     def _begin(self, generation: int) -> None:
         self._busy = True
-        loop = asyncio.get_running_loop()
         job, generations, run = self._state.job.job, tuple(self._state.generations), int(self._state.job.run)
 
-        def work() -> None:
+        def work() -> tuple[int | None, str]:
             left: int | None = 1
             why = ""
             try:
@@ -85,15 +85,13 @@ class TraceExport:
             except Exception:
                 _logger.exception("event=traces_not_sent by a mistake; none are sent any more")
                 left = None
-            try:
-                loop.call_soon_threadsafe(self._end, generation, left, why)
-            except RuntimeError:
-                _logger.debug("the loop has ended")
+            return left, why
 
-        threading.Thread(target=work, name="traces", daemon=True).start()
+        side_thread.start("traces", work, partial(self._end, generation))
 
-    def _end(self, generation: int, left: int | None, why: str) -> None:
-        """All were sent, or some are left, and this is why; None: no more are made."""
+    def _end(self, generation: int, outcome: tuple[int | None, str]) -> None:
+        """All were sent, or so many are left, and why; None: no more are made."""
+        left, why = outcome
         self._busy, self._gave_up = False, left is None
         if why and why != self._said:
             _logger.warning("event=traces_not_sent %s", why)
