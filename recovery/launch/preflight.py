@@ -128,17 +128,22 @@ def _names_in(path: Path) -> set[str]:
     return attributes | {alias.name for node in imports for alias in node.names}
 
 
+def _recovery_path(looked: Looked) -> Path | None:
+    """Where the job's state is kept; None: recovery is off."""
+    path = looked.environment.get("MS_RECOVERY_PATH", "")
+    return Path(path) if path and looked.environment.get("MS_ENABLE_RECOVERY") == "1" else None
+
+
 def _stored(looked: Looked) -> Iterator[tuple[JobRecord, SchedulerRecords]]:
     """The job of the recovery path, where its store is here and can be read."""
-    path = looked.environment.get("MS_RECOVERY_PATH", "")
-    recovering = path and looked.environment.get("MS_ENABLE_RECOVERY") == "1"
-    if not recovering or look_at(scheduler_path(Path(path))).kind is not Kind.FILE:
+    path = _recovery_path(looked)
+    if path is None or look_at(scheduler_path(path)).kind is not Kind.FILE:
         return
     from recovery.store.reader import read_scheduler  # noqa: PLC0415 - where there is no store, a launcher begins without a database
 
     # What is wrong with the store is said by the process that opens it.
     with contextlib.suppress(RecoveryError, OSError):
-        stored = read_scheduler(Path(path))
+        stored = read_scheduler(path)
         if stored.job is not None:
             yield stored.job, stored
 
@@ -149,14 +154,13 @@ def _runs_already(looked: Looked) -> Iterator[Parts]:
     Raises:
         StoreLockedError: it is so.
     """
-    path = looked.environment.get("MS_RECOVERY_PATH", "")
-    recovering = path and looked.environment.get("MS_ENABLE_RECOVERY") == "1"
-    if not recovering or looked.placed[0].kind is not ProcessKind.SCHEDULER:
+    path = _recovery_path(looked)
+    if path is None or looked.placed[0].kind is not ProcessKind.SCHEDULER:
         return
     from recovery.store.lock import found_locked  # noqa: PLC0415 - as in _stored
 
     until_ms = clock.monotonic_ms() + _ENDING_MS
-    while (locked := found_locked(scheduler_path(Path(path)))) is not None:
+    while (locked := found_locked(scheduler_path(path))) is not None:
         if clock.monotonic_ms() >= until_ms:
             yield {"value": path}
             raise locked

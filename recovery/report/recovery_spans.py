@@ -48,7 +48,7 @@ class RecoverySpans:
             job: its id.
             since_ms: what was over before, by the wall clock, was another process's to send.
         """
-        self._job, self._since_ms = job, since_ms
+        self._since_ms = since_ms
         self._sent: set[tuple[int, int]] = set()
         self._ended = _Ended()
         resource = Resource.create().merge(Resource({"recovery.job": job}))

@@ -165,10 +165,11 @@ class PhaseClock:
         self._at = (phase, now_ms, self._paused_ms)
         left = Phase.EVALUATION if was is self._evaluated_at else self._told(left)
         lasted_ms = now_ms - since_ms - (self._paused_ms - paused_ms)
+        # A whole step ends with the next one's begin; what a save ends is a part of one.
+        is_part = was[0] is left is Phase.STEP and phase is not Phase.STEP
         if left is Phase.START and not self._loads:
             self._fresh_start_ms = max(lasted_ms, self._fresh_start_ms)
-        elif was[0] is not Phase.STEP or left is not Phase.STEP or phase is Phase.STEP:
-            # A whole step ends with the next one's begin; what a save ends is a part of one.
+        elif not is_part:
             self._note(left, lasted_ms)
 
     def _note(self, phase: Phase, lasted_ms: int) -> None:

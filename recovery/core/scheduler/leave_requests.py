@@ -34,11 +34,12 @@ def on_depart(state: SchedulerState, node: Node, depart: Depart, now_ms: int) ->
     # Whose launcher has asked already, and could not wait for a save, is not one of many that have all been asked just now.
     is_ending = last is not None and last.ends_job and last.generation == state.job.generation
     obstacle = barrier_ends.why_not(state, (node_id,), "", needs_standbys=is_ending)
+    why = f"{node_id}: {depart.reason}"
     if obstacle:
         said = NotHandedOver(request_id=depart.request_id, reason=obstacle, job_ends=is_ending)
-        noted = [] if is_ending else _note_refused(state, (node_id,), f"{node_id}: {depart.reason}", obstacle)
+        noted = [] if is_ending else _note_refused(state, (node_id,), why, obstacle)
         return [*noted, Send(node.connection, said)]
-    why, departs = f"{node_id}: {depart.reason}", {node_id: depart.request_id}
+    departs = {node_id: depart.request_id}
     barrier, begun = barrier_ends.begin_or_join(state, departs, "", why, now_ms)
     # Where it joins one that is under way, the step that it was asked for shows that its wish has come, too.
     effects = begun or [tell([node], barrier.question)]

@@ -98,13 +98,13 @@ def _hang(state: SchedulerState) -> dict[str, Any] | None:
     suspect = known.suspect
     node = state.nodes[NodeId(suspect.node_id)]
     told = None if node.newest_beat is None else node.newest_beat.phase
-    is_there = told is not None and told.phase is suspect.phase and not suspect.left_out
+    here = told if told is not None and told.phase is suspect.phase and not suspect.left_out else suspect
     return {
         "node_id": suspect.node_id,
         "rank": suspect.rank,
         "step": suspect.step,
         "phase": suspect.phase.value,
-        "lasting_ms": told.lasting_ms if told is not None and is_there else suspect.lasting_ms,
+        "lasting_ms": here.lasting_ms,
         "limit_ms": suspect.limit_ms,
         "left_out": suspect.left_out,
         "stack": "" if told is None else told.stack,
