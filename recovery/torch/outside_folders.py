@@ -117,14 +117,14 @@ class OutsideFolders:
             bare, parallel = module_names.bare(item), module_names.parallel(item)
             here = _tensors(bare)
             if parallel is not None:
-                if not known and any(
-                    name in here and _version(here[name]) != was for name, was in versions.items()
-                ):
-                    # By clipping their norm, gradients of others differ between ranks too.
-                    known.update(
-                        name for name, tensor in here.items() if tensor.requires_grad or name in versions
-                    )
+                drifts = bool(versions) and versions.keys() <= known
+                if not drifts and any(_version(here[name]) != was for name, was in versions.items()):
+                    drifts = True
+                    known.update(versions)
                     _logger.warning(_DIFFER, len(versions), next(iter(versions)))
+                if drifts:
+                    # By clipping their norm, gradients of others differ between ranks too: also of one that is trained only later.
+                    known.update(name for name, tensor in here.items() if tensor.requires_grad)
                 known.update(_unsent(parallel, here))
             taken.append({name: self._own_of(here[name]) for name in sorted(known & here.keys())})
         return taken

@@ -129,6 +129,44 @@ def test_what_the_wrapper_averages_on_no_rank_is_each_ranks_own(caplog: pytest.L
 
 
 @pytest.mark.usefixtures("world_of_one")
+@pytest.mark.parametrize("starts_again", [False, True])
+def test_weights_that_drift_behind_a_save_of_statistics_are_each_ranks_own(
+    starts_again: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    program, second = Program(DistributedDataParallel), Program(DistributedDataParallel)
+    program.outside.begin()
+    program.step(1)
+    with torch.no_grad():
+        program.model(torch.ones(4, 3))
+    saved = through_a_file(program.outside.take())
+    assert {"1.running_mean"} <= saved["model"][0]["own"].keys() <= dict(program.net.named_buffers()).keys()
+    if starts_again:
+        restored(saved, copy.deepcopy(program.state()), second)
+        program = second
+    program.unfreeze()
+    program.step(2)
+    own = through_a_file(program.outside.take())["model"][0]["own"]
+    assert dict(program.net.named_parameters()).keys() <= own.keys()
+    assert caplog.text.count("event=weights_differ_between_ranks") == 1
+
+
+@pytest.mark.usefixtures("world_of_one")
+@pytest.mark.parametrize("kind", ["plain", "foreach", "fused"])
+def test_what_begins_to_train_behind_weights_that_drift_is_each_ranks_own(kind: str) -> None:
+    program = Program(lambda net: DistributedDataParallel(net, find_unused_parameters=True))
+    program.optimizer.param_groups[0].update(foreach=kind == "foreach", fused=kind == "fused")
+    program.net[2].requires_grad_(False)
+    program.outside.begin()
+    program.unfreeze()
+    program.step(1)
+    assert "2.weight" not in program.outside.take()["model"][0]["own"]
+    # The wrapper averages its gradients, and what they come from differs.
+    program.net[2].requires_grad_(True)
+    program.step(2)
+    assert "2.weight" in program.outside.take()["model"][0]["own"]
+
+
+@pytest.mark.usefixtures("world_of_one")
 def test_statistics_that_are_not_sent_to_all_are_each_ranks_own() -> None:
     first, second = (Program(lambda net: DistributedDataParallel(net, **UNSENT)) for _ in range(2))
     first.outside.begin()
