@@ -339,3 +339,35 @@ def test_generation_that_the_store_has_lost_is_not_given_again_when_who_knew_it_
     fresh.register()
     fresh.ready()
     assert fresh.last(m.Rollback).generation == 8
+
+
+@pytest.mark.parametrize(
+    ("saved", "standbys", "goes_on"), [((), ("s0",), True), ((), (), False), ((10,), ("s0",), False)]
+)
+def test_standby_has_the_place_that_nobody_comes_for(
+    saved: tuple[int, ...], standbys: tuple[str, ...], goes_on: bool
+) -> None:
+    desk = Desk(msgspec.structs.replace(RULES, topology_timeout_ms=60_000))
+    known, *others = come(desk, "worker_1", *standbys)
+    ready(known, past(1, *saved, generation=3))
+    for one in others:
+        ready(one, None)
+    pass_time(desk, 59_900, known, *others)
+    assert known.hears(m.Rollback) == known.hears(m.JobEnded) == 0, "worker_0 may come"
+    pass_time(desk, 200 + RULES.lease_ms, known, *others)
+    if goes_on:
+        assert ranks(desk) == {"worker_1": 1, "s0": 0}
+        assert (known.last(m.Rollback).step, others[0].last(m.Rollback).rank) == (0, 0)
+    else:
+        assert known.last(m.JobEnded).outcome is m.JobOutcome.WAIT_TIMEOUT
+
+
+def test_second_limit_ends_the_job_where_a_standby_that_had_the_place_is_gone_again() -> None:
+    desk = Desk(msgspec.structs.replace(RULES, topology_timeout_ms=60_000, server_count=1))
+    known, waits = come(desk, "worker_1", "s0")
+    ready(known, past(1, generation=3, server_count=1))
+    ready(waits, None)
+    pass_time(desk, 60_100, known, waits)
+    assert known.hears(m.JobEnded) == 0
+    pass_time(desk, 60_100, known, waits)
+    assert known.last(m.JobEnded).outcome is m.JobOutcome.WAIT_TIMEOUT

@@ -121,6 +121,8 @@ class LostStore:
         """While it is built again: until when a node may come that knows more of a rank; None: nobody is waited for."""
         self.has_asked = False
         """That time is over."""
+        self.takes_standbys = False
+        """MS_TOPO_TIMEOUT is over, and nobody came for a place: who waits as a standby has it."""
         self.reported: dict[NodeId, m.JobHistory] = {}
         """What nodes have said of their past while it is built again, also those that are gone."""
         self.reported_generation = Generation(0)

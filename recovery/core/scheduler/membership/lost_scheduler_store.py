@@ -110,6 +110,31 @@ def on_asked(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     return [again, SetTimer(RebuildTimer(), lost.asks_until_ms)]
 
 
+def take_standbys(state: SchedulerState) -> list[SchedulerEffect]:
+    """Nobody has come for a place until MS_TOPO_TIMEOUT: a standby has it from now on, if enough wait; it is said. Empty: none does.
+
+    One may have taken that rank over before the store was lost, and not know it; then the worker whose place it was has ended for good. Where a
+    rank has saved, a standby that knows no file of the missing one helps nobody: the next start has them, if that worker comes then.
+    """
+    lost = state.store_rebuild
+    built = _built(state) if state.builds_again else None
+    if not isinstance(built, rebuild.Rebuilt) or built.checkpoints:
+        return []
+    here = len(_members(state, built))
+    lost.takes_standbys = True
+    if not here < state.rules.worker_count == len(_members(state, built)):
+        lost.takes_standbys = False
+        return []
+    who = f"{state.rules.worker_count - here} of {state.rules.worker_count} places"
+    return [
+        Log(
+            "store_rebuilding",
+            f"nobody came for {who} within MS_TOPO_TIMEOUT: standbys have them",
+            warning=True,
+        )
+    ]
+
+
 def _is_sure(state: SchedulerState, built: rebuild.Rebuilt, workers: Collection[Node]) -> bool:
     """Can nobody know more? Where all agree, standbys may have taken all ranks over since, and train."""
     ready = sum(node.ready is not None for node in workers)
@@ -149,12 +174,12 @@ def _members(state: SchedulerState, built: rebuild.Rebuilt | None) -> list[Node]
     """
     ranks = built.ranks if built is not None else {}
     slots = state.slots[m.Role.WORKER]
-    left = slots.holders.keys() - set(slots.names)
+    left, fills = slots.holders.keys() - set(slots.names), state.store_rebuild.takes_standbys
     may_have = [
         node
         for node in state.nodes.values()
         if node.record.role is m.Role.WORKER and node.record.state is NodeState.LIVE
-        if node.slot or not node.waits_by_choice or _is_here(state, node)
+        if node.slot or not node.waits_by_choice or _is_here(state, node) or fills
     ]
     may_have.sort(
         key=lambda node: (
@@ -193,6 +218,7 @@ def take_up(state: SchedulerState) -> Union[list[Record], Exit]:
         )
     state.store_rebuild.asks_until_ms, state.store_rebuild.has_asked = None, False
     rows = _give_slots(state, _members(state, built), built.ranks if built is not None else {})
+    state.store_rebuild.takes_standbys = False
     if built is None:
         return rows
     here = [node for node in state.nodes.values() if _is_here(state, node)]

@@ -10,6 +10,7 @@ from recovery.core.records import JobState, NodeState
 from recovery.core.scheduler import job_end
 from recovery.core.scheduler.effects import SchedulerEffect, SetTimer, TopologyTimer
 from recovery.core.scheduler.job_states import WAITING
+from recovery.core.scheduler.membership import lost_scheduler_store
 from recovery.core.scheduler.pauses import begins_again, was_paused
 from recovery.core.scheduler.state import SchedulerState
 
@@ -51,6 +52,8 @@ def on_deadline(state: SchedulerState, now_ms: int) -> list[SchedulerEffect]:
     if was_paused(state.deadline_ms, now_ms):
         again = begins_again("MS_TOPO_TIMEOUT", state.deadline_ms, now_ms)
         return [again, *_begin_deadline(state, now_ms)]
+    if filled := lost_scheduler_store.take_standbys(state):
+        return [*filled, *_begin_deadline(state, now_ms)]
     return job_end.end(state, m.JobOutcome.WAIT_TIMEOUT, _who_is_missing(state), now_ms)
 
 
