@@ -76,6 +76,15 @@ CASES = {
         {**arguments(train_sampling_strategy="batch_rebalance"), "JOB_LENGTHS": "1"},
         25,
     ),
+    "in an order that its sampler draws anew in each epoch": ("step@28", {"JOB_PASSES": "1"}, 25),
+    "behind a save that a callback asked for in the evaluation of an epoch's last step": (
+        "step@24",
+        {
+            **arguments(eval_strategy="steps", eval_steps=19, save_strategy="no"),
+            "JOB_ASKS": "1",
+        },
+        19,
+    ),
     "where a callback has unfrozen a layer": (
         "step@28",
         {**arguments(ddp_find_unused_parameters=True), "JOB_UNFREEZES": "1"},
