@@ -32,7 +32,7 @@ _RECOVERIES = tables.View(
     (
         tables.Column("generation", "that ended", lambda recovery: recovery.generation),
         _seconds("unknown", "from the last that all ranks were heard to the notice"),
-        _seconds("notice", "from the closed connection to the loss"),
+        _seconds("notice", "from the closed connection, or the last step of a rank that hung, to the loss"),
         _seconds("window", "until the last missing node was let in"),
         _seconds("start", "until the plan"),
         _seconds("rendezvous", "until rank 0 listened"),

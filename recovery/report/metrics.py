@@ -313,7 +313,7 @@ METRICS = (
         "part",
         {
             "unknown": "from the last that all ranks were heard to the notice",
-            "notice": "from the closed connection to the loss",
+            "notice": "from the closed connection, or the last step of a rank that hung, to the loss",
             "window": "until the last missing node was let in",
             "start": "until the plan",
             "rendezvous": "until rank 0 listened",

@@ -46,7 +46,7 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
     lost_steps: int
     """Done again, as far as anybody has said how far the generation came."""
     notice_ms: int
-    """From the closed connection to the loss."""
+    """From the closed connection, or the last step of a rank that hung, to the loss."""
     window_ms: int
     """Until the last missing node was let in: a new process, or one that was cut off."""
     start_ms: int
@@ -140,7 +140,7 @@ def recoveries(
         )
         is_resumption = _is_resumption(log, position, planned)
         # A part whose end is not in the event log takes no time.
-        noticed_ms = _noticed_ms(log, position)
+        noticed_ms = _noticed_ms(times, position)
         marks = list(itertools.accumulate(ends, max, initial=noticed_ms))
         notice, window, start, rendezvous, load, first_step = (
             length_ms(difference((part,), pauses)) for part in itertools.pairwise(marks)
@@ -198,9 +198,13 @@ def _unknown_ms(times: TrainingTimes, generation: int, noticed_ms: int) -> int:
     return max(0, noticed_ms - together[-1][1]) if together else 0
 
 
-def _noticed_ms(log: EventIndex, interrupted: int) -> int:
-    """When the connection closed whose node's loss ended the generation; else when it ended."""
+def _noticed_ms(times: TrainingTimes, interrupted: int) -> int:
+    """Since when the rank hung, or when the connection closed, whose loss ended the generation; else when it ended."""
+    log = times.log
     now_ms, before = log.events[interrupted].wall_ms, log.events[max(0, interrupted - 1)]
+    generation = times.generations.get(log.events[interrupted].event.generation or 0)
+    if generation is not None and generation.hung_ms is not None:
+        return min(now_ms, generation.hung_ms)
     begun = log.last_before(interrupted, EventKind.PLAN_MADE)
     if before.event.kind is not EventKind.NODE_LOST or begun is None:
         return now_ms

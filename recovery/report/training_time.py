@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from recovery.core.records import ActivityRecord, EventKind
+from recovery.core.records import NO_STEP, ActivityRecord, EventKind
 from recovery.report.event_index import EventIndex
 from recovery.report.intervals import Intervals, difference, intersection, union
 from recovery.report.recorded_activity import (
@@ -41,6 +41,8 @@ class GenerationTimes(NamedTuple):
     """When the scheduler ended the generation, or the event log ends."""
     all_ranks: frozenset[int | None]
     """Every rank of the run. Which node holds one changes when it is taken over."""
+    hung_ms: int | None = None
+    """Since when a rank hung until the generation's end: from then on nobody trained, though each was here. None: none did."""
 
     @property
     def begun_ms(self) -> int | None:
@@ -76,8 +78,13 @@ class GenerationTimes(NamedTuple):
             if (first_step.event.step or 0) >= step
         ]
         for recorded in self.recorded.values():
-            known_ms += [_passed_ms(interval, step) for interval in recorded if interval.step >= step][:1]
+            known_ms += _passed_by(recorded, step)
         return min(known_ms, default=None)
+
+
+def _passed_by(recorded: Sequence[RecordedInterval], step: int) -> list[int]:
+    """When a node had come to a step; empty: never, as far as it recorded."""
+    return [_passed_ms(interval, step) for interval in recorded if interval.step >= step][:1]
 
 
 def _passed_ms(interval: RecordedInterval, step: int) -> int:
@@ -179,7 +186,32 @@ class TrainingTimes:
                 lost_sight = True
             until_ms = gone_ms if lost_sight or not trained[node] else trained[node][-1][1]
             unknown[node] = difference(((first.wall_ms, until_ms),), trained[node])
-        return GenerationTimes(recorded, first_steps, trained, unknown, over_ms, self._all_ranks)
+        hung_ms = self._hung_ms(number, over, recorded)
+        if hung_ms is not None:
+            trained = {node: intersection(times, ((0, hung_ms),)) for node, times in trained.items()}
+        return GenerationTimes(recorded, first_steps, trained, unknown, over_ms, self._all_ranks, hung_ms)
+
+    def _hung_ms(
+        self, generation: int, over: int | None, recorded: Mapping[str, Sequence[RecordedInterval]]
+    ) -> int | None:
+        """Since when a rank made no step until its generation was ended: from the step behind which it was suspected, or given up."""
+        if over is None or self.log.events[over].event.kind is EventKind.JOB_FINISHED:
+            return None
+        ended, found = self.log.events[over], list[int]()
+        if ended.event.details == NO_STEP:
+            # It names the step that the rank had made, which came there last.
+            came_ms = [ms for own in recorded.values() for ms in _passed_by(own, ended.event.step or 0)]
+            found.append(max(came_ms, default=ended.wall_ms))
+        suspected: dict[str, StoredEvent] = {}
+        for stored in self.log.in_generation(generation, EventKind.HANG_SUSPECTED, EventKind.HANG_CLEARED):
+            suspected.pop(str(stored.event.node_id), None)
+            if stored.event.kind is EventKind.HANG_SUSPECTED:
+                suspected[str(stored.event.node_id)] = stored
+        for node, stored in suspected.items():
+            own, step = recorded.get(node, ()), stored.event.step or 0
+            if not _passed_by(own, step + 1):
+                found += _passed_by(own, step) or [stored.wall_ms]
+        return min(found, default=None)
 
     def _gone(self, generation: int, over_ms: int) -> dict[str, int]:
         """When the connections closed of the nodes that were never heard again in their generation."""

@@ -11,6 +11,8 @@ import pytest
 from recovery.core.records import EventKind
 from recovery.core.worker.main_thread import REPLACEMENTS_MAX
 from recovery.errors import ROWS
+from recovery.report.stored import read_stored
+from recovery.report.timeline import read_timeline
 from tests.cluster.launched import LAUNCHER, LaunchedCluster
 from tests.cluster.small_cluster import SmallCluster
 from tests.cluster.test_three_lines import changed
@@ -122,6 +124,8 @@ def test_rank_that_hangs_is_named_with_its_stack_and_replaced_where_nobody_has_s
                 f"rank 0 ({suspected.event.node_id}) is in compute behind step 14 for " in told.event.reason
             )
         assert "ranks that wait for it: 1" in ended.event.reason
+        [cost] = read_timeline(read_stored(tmp_path / "recovery"))[0].recoveries
+        assert cost.notice_ms >= 5_000, "it counts from the last step, not from the verdict"
 
 
 @pytest.mark.slow
