@@ -226,6 +226,39 @@ def test_who_joins_a_drain_has_its_whole_time_and_stays_where_it_waits() -> None
     assert we.StopAt(1, ONE, 9) in driven.effects
 
 
+def test_who_is_asked_to_end_while_it_waits_at_a_step_waits_there_no_longer_for_that() -> None:
+    """The other ranks wait for it as long; what the scheduler had to say of that step was lost on the way."""
+    driven = DrivenWorker(drain_timeout_ms=5_000).training()
+    driven.receive(SaveAt(drain=1, generation=ONE, step=7, leaves=True), at=1_000)
+    driven.handle(ASKED, at=6_400)
+    assert driven.sent(Depart), "the scheduler may have let go of it, and not be heard yet"
+    assert we.SetTimer(WorkerTimer.DEPART, 6_000 + ANSWER_MS) in driven.effects
+    driven.fire(WorkerTimer.DEPART, at=6_000 + ANSWER_MS)
+    assert _leaves(driven)
+    assert "longer than 5 s" in driven.effects_of(Log)[0].text
+
+
+def test_who_joins_a_drain_late_waits_at_the_step_no_longer_than_the_other_ranks() -> None:
+    driven = DrivenWorker(drain_timeout_ms=5_000).training()
+    driven.receive(SaveAt(drain=1, generation=ONE, step=7, leaves=True), at=1_000)
+    driven.handle(ASKED, at=5_000)
+    driven.receive(SaveAt(drain=1, generation=ONE, step=7, leaves=True), at=5_001)
+    assert driven.effects == [we.SetTimer(WorkerTimer.DEPART, 6_000 + ANSWER_MS)]
+
+
+@pytest.mark.parametrize("ends_training", [False, True], ids=["a drain", "the end of training"])
+def test_who_was_asked_to_stop_before_it_was_asked_to_end_is_not_answered_by_that(
+    ends_training: bool,
+) -> None:
+    driven = DrivenWorker(drain_timeout_ms=5_000).training()
+    driven.receive(SaveAt(drain=1, generation=ONE, step=7, ends_training=ends_training), at=1_000)
+    driven.handle(ASKED, at=2_000)
+    assert we.SetTimer(WorkerTimer.DEPART, 2_000 + ANSWER_MS) in driven.effects
+    driven.fire(WorkerTimer.DEPART, at=2_000 + ANSWER_MS)
+    assert _leaves(driven)
+    assert "the scheduler does not answer" in driven.effects_of(Log)[0].text
+
+
 def test_drain_of_a_generation_that_is_over_is_no_answer_to_a_new_wish() -> None:
     driven = DrivenWorker(drain_timeout_ms=5_000).training()
     driven.receive(SaveAt(drain=1, generation=ONE, step=7))

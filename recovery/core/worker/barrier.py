@@ -97,7 +97,9 @@ class AtBarrier:
         self._asked = Depart(request_id=asked.request_id, reason=asked.reason[:1024])
         self._give_up_ms = now_ms + self._rules.drain_timeout_ms
         answer_ms = now_ms + min(ANSWER_MS, self._rules.drain_timeout_ms)
-        return [Send(self._asked), SetTimer(s.WorkerTimer.DEPART, answer_ms)]
+        # Where it waits at a step already, the other ranks have waited for it since: its wish puts off no end of that.
+        until_ms = min(answer_ms, self._let_go_ms) if self._may_let_go else answer_ms
+        return [Send(self._asked), SetTimer(s.WorkerTimer.DEPART, until_ms)]
 
     def on_message(self, message: BarrierFromScheduler, now_ms: int) -> list[WorkerEffect]:
         """The scheduler speaks of a rank that is to be handed over, this one or another."""
@@ -141,8 +143,14 @@ class AtBarrier:
         if at.ends_training:
             # Only the end of the generation takes it back: a rank that let go by itself would train alone.
             return effects
-        until_ms = self._let_go_ms if self._asked is None else self._give_up_ms
+        until_ms = self._let_go_ms if self._asked is None else min(self._give_up_ms, self._let_go_ms)
         return [*effects, SetTimer(s.WorkerTimer.DEPART, until_ms)]
+
+    @property
+    def _may_let_go(self) -> bool:
+        """Was its main thread asked to stop at a step of this generation, where it waits no longer than its time?"""
+        stop = self._stop
+        return stop is not None and stop.generation == self._main_thread.generation and not stop.ends_training
 
     def _on_training_ends(self, end: TrainingEnds) -> list[WorkerEffect]:
         if end.generation != self._main_thread.generation or not self._main_thread.in_generation:
@@ -179,17 +187,19 @@ class AtBarrier:
 
     def on_timer(self, now_ms: int) -> list[WorkerEffect]:
         """The scheduler has had its time."""
-        has_begun = self._stop is not None and self._stop.generation == self._main_thread.generation
+        has_waited = self._may_let_go and now_ms >= self._let_go_ms
+        late = f"it took longer than {self._wait_ms / 1000:g} s"
         if self._asked is None:
-            is_let_go = has_begun and self._stop is not None and not self._stop.ends_training
-            if not is_let_go or now_ms < self._let_go_ms:
+            if not has_waited:
                 return []
-            limit = f"{self._wait_ms / 1000:g} s"
-            text = f"this process does not wait at a step for the other ranks any longer: it took longer than {limit}"
+            text = f"this process does not wait at a step for the other ranks any longer: {late}"
             return [Log("drain_not_waited_for", text, warning=True), *self.let_go()]
+        if has_waited:
+            return self._leave(late)
         limit = f"{self._rules.drain_timeout_ms / 1000:g} s (MS_DRAIN_TIMEOUT)"
-        late = f"it took longer than {limit}" if has_begun else "the scheduler does not answer"
-        return self._leave(late)
+        has_begun = self._stop is not None and self._stop.generation == self._main_thread.generation
+        is_late = has_begun and now_ms >= self._give_up_ms
+        return self._leave(f"it took longer than {limit}" if is_late else "the scheduler does not answer")
 
     def on_disconnected(self) -> list[WorkerEffect]:
         """A worker that has asked to be handed over has nobody to ask any more.
