@@ -609,7 +609,7 @@ class Promises:
         """I9: the newest step that every rank has published is committed when the job has finished."""
         self.checked["I9"] += 1
         assert self.world.store.job is not None, "it has finished"
-        run = self.world.store.job.run
+        job, run = self.world.store.job.job, self.world.store.job.run
         holders = [
             row
             for row in self.world.store.all(NodeRecord)
@@ -620,7 +620,8 @@ class Promises:
                 step: file.held
                 for step, file in self.world.disk[row.node_id].items()
                 if file.rank == row.rank
-                and file.held.run == run
+                # What a job has left that was forgotten with a lost store is none of this one's.
+                and (file.job, file.held.run) == (job, run)
                 # Whoever looks passes over what is gone or cut short.
                 and not (file.gone or file.fault or file.held.digest in self._bad)
                 and self.is_past(file.held)
