@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from recovery.errors import StoreError
 from recovery.store import repository
 from recovery.store.repository import SchedulerStore
 from tests.store import any_records
@@ -21,52 +23,69 @@ from pathlib import Path
 from recovery.store.repository import SchedulerStore
 from tests.store import any_records
 
-store = SchedulerStore.open(Path(sys.argv[1]))
-rows = [any_records.event(number) for number in range(100)]
-enough = threading.Event()
 
-
-def write() -> None:
-    while not enough.is_set():
-        store.apply(rows, wall_ms=1)
-
-
-writing = threading.Thread(target=write)
-writing.start()
-for _ in range(3):
+def fork() -> None:
     child = os.fork()
     if not child:
         # The interpreter's end runs every handler that the parent has registered.
         sys.exit(0)
     assert os.waitpid(child, 0)[1] == 0
-enough.set()
-writing.join()
+
+
+def held(*arguments):
+    begun.set()
+    assert enough.wait(60)
+    return thin(*arguments)
+
+
+store = SchedulerStore.open(Path(sys.argv[1]))
+store.apply([any_records.job(6)], wall_ms=1)
+if sys.argv[2] == "in a write":
+    begun, enough = threading.Event(), threading.Event()
+    # It is called within the transaction.
+    thin, store._thin = store._thin, held
+    writing = threading.Thread(target=store.apply, args=([any_records.event(1)],), kwargs={"wall_ms": 1})
+    writing.start()
+    assert begun.wait(60)
+    fork()
+    enough.set()
+    writing.join()
+else:
+    fork()
 store.apply([any_records.job(7)], wall_ms=1)
 os._exit(0)
 """
 
 
-def test_a_child_that_is_forked_in_the_middle_of_a_write_ends_and_leaves_the_store_alone(
-    tmp_path: Path,
-) -> None:
+@pytest.mark.parametrize("moment", ["in a write", "between two"])
+def test_a_child_that_is_forked_ends_at_once_and_leaves_the_store_alone(tmp_path: Path, moment: str) -> None:
     # coverage holds a lock of its own while a thread's calls are noted; a fork in between leaves it held in the child for ever.
     untraced = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
     owner = subprocess.Popen(
-        [sys.executable, "-c", _OWNER, str(tmp_path)],
+        [sys.executable, "-c", _OWNER, str(tmp_path), moment],
         cwd=Path(__file__).parents[2],
         env=untraced,
         start_new_session=True,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     try:
-        assert owner.wait(120) == 0
+        said = owner.communicate(timeout=120)[1]
     finally:
         # A child that hangs outlives its parent.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(owner.pid, signal.SIGKILL)
         owner.wait()
 
-    # The owner never closed it, so neither did a child in its place.
-    assert (tmp_path / "scheduler.db-wal").exists()
+    assert owner.returncode == 0, said
+    # The write that its parent had under way is no business of the child's: it did not wait for it.
+    assert "event=store_not_closed" not in said
+    # The owner never closed it, so neither did a child in its place: without its -wal the file is still refused.
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    shutil.copy2(tmp_path / "scheduler.db", copy)
+    with pytest.raises(StoreError, match="STORE_WAL_MISSING"):
+        SchedulerStore.open(copy)
     again = SchedulerStore.open(tmp_path)
     assert again.load().job == any_records.job(7)
     again.close()
@@ -85,6 +104,7 @@ def test_the_end_of_a_store_in_another_process_than_its_owner_leaves_it_alone(tm
 _STUCK = """
 import sys, threading
 from pathlib import Path
+from recovery.errors import StoreError
 from recovery.store import repository
 from recovery.store.repository import SchedulerStore
 from recovery.store.writer import Writer
