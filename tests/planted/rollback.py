@@ -98,9 +98,7 @@ PLAN = (
         "_lowest_after",
         "(generation, math.inf)",
         "(generation, -1)",
-        (
-            "tests/core/test_scheduler_ends.py::test_a_restarted_scheduler_takes_everyone_back_and_nothing_happened",
-        ),
+        ("tests/core/test_policy_tables.py::test_a_rolled_back_suffix_is_out_of_the_lineage",),
     ),
     Bug(
         "rolled-back checkpoints stay in the checkpoint index",
