@@ -191,8 +191,9 @@ class Stop:
             self._raise()
 
     def _hangs(self) -> bool:
-        """Its generation ends with it, and it does not come back."""
-        is_stopping = self._process.machine.state is WorkerState.STOPPING
+        """Its generation ends with it, and it does not come back. One that has come back already may be yet to be heard of: its process was paused."""
+        process = self._process
+        is_stopping = process.machine.state is WorkerState.STOPPING and process.plan is not None
         return is_stopping and self._world.clock.draw("drains").random() < self._world.hanging
 
     def _raise(self) -> None:
