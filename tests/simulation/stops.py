@@ -388,6 +388,8 @@ class DrainPromises:
             request
             for name, request in drain.departing.items()
             if request is not None and state.nodes[name].connection is not None
+            # The next process of its id, which waited, may be in since this very stimulus: that one has asked nothing.
+            if state.nodes[name].connection == drain.connections[name]
             # Their launchers have asked, and hear it.
             if request not in drain.leaving.values()
         }

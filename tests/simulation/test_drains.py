@@ -163,6 +163,8 @@ def test_a_host_is_drained_of_all_its_ranks_where_the_standbys_are_elsewhere() -
         (940001907, None),
         # A main thread leaves its training function while its process is paused, and is asked to end before that is heard.
         (960002035, None),
+        # Who asks to be handed over is lost, and the next process of its id, which waits, is in by the same stimulus.
+        (960002226, None),
     ],
 )
 def test_seeds_that_once_broke_a_promise_keep_it(seed: int, workers: int | None) -> None:
