@@ -77,6 +77,8 @@ FOUND_SINCE = (
     920001462,
     930001848,
     930014750,
+    # A rank sends a step to object storage that it has sent before, now from a copy that a person has made of its file.
+    970007885,
 )
 """Seeds that failed with all kinds of faults."""
 

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 
+import msgspec
+import pytest
+
+from recovery.core.held import HeldCheckpoint
+from recovery.core.ids import Generation, RunId
+from tests.simulation.files import Saved
 from tests.simulation.run import run
-from tests.simulation.shape import Spares
+from tests.simulation.shape import Spares, shape_of
+from tests.simulation.uploads import Storage
+from tests.simulation.world import World
 
 STORES = Spares(stores=True, hosts=2, standbys=1, identities=True)
 WORTH_REACHING = (
@@ -33,3 +41,23 @@ def test_one_step_follows_the_other_where_nothing_fails() -> None:
         assert not outcome.failure
         assert outcome.seen["a step was sent by all ranks"] > 2, f"seed {seed}: {outcome.seen}"
         assert "a part was gone" not in outcome.seen
+
+
+def test_a_copy_of_a_part_is_the_same_part_and_one_of_another_history_is_not() -> None:
+    held = HeldCheckpoint(
+        run=RunId(1),
+        generation=Generation(2),
+        step=10,
+        epoch=1,
+        step_in_epoch=10,
+        path="w0/10",
+        digest="a",
+        file_bytes=1,
+    )
+    saved = Saved(held=held, content=((1, 0, "h:1"), (2, 5, "h:2")), rank=1, job="job")
+    storage = Storage(World(0, shape_of(0, (), workers=2, spares=STORES)))
+    storage.take(saved)
+    copy = msgspec.structs.replace(held, path="w2/10", digest="a at w2")
+    storage.take(msgspec.structs.replace(saved, held=copy))
+    with pytest.raises(AssertionError, match="I8: two parts of rank 1"):
+        storage.take(msgspec.structs.replace(saved, content=((1, 0, "h:1"), (2, 5, "h:3"))))

@@ -8,6 +8,7 @@ from recovery.core.held import HeldCheckpoint
 from recovery.core.worker import stimuli as s
 
 if TYPE_CHECKING:
+    from tests.simulation.files import Content, Saved
     from tests.simulation.process import Process
     from tests.simulation.world import World
 
@@ -20,8 +21,8 @@ class Storage:
     def __init__(self, world: World) -> None:
         self.world = world
         self._ordered: dict[Process, HeldCheckpoint] = {}
-        self._parts: dict[tuple[str, int, int, int], dict[int, str]] = {}
-        """By job, run, generation and step: the digest of each rank's part."""
+        self._parts: dict[tuple[str, int, int, int], dict[int, Content]] = {}
+        """By job, run, generation and step: what each rank's part holds."""
 
     def order(self, process: Process, checkpoint: HeldCheckpoint) -> None:
         """The scheduler has ordered it."""
@@ -45,13 +46,20 @@ class Storage:
         file = self.world.disk[checkpoint.path.rpartition("/")[0]].get(checkpoint.step)
         is_there = file is not None and not file.gone and file.held.digest == checkpoint.digest
         if file is not None and is_there:
-            self._take(file.job, file.rank, checkpoint)
+            self.take(file)
         clock.seen["a part was sent" if is_there else "a part was gone"] += 1
         done = s.Uploaded(process.request(), checkpoint.step, checkpoint.digest, is_there)
         process.handle(done)
 
-    def _take(self, job: str, rank: int, part: HeldCheckpoint) -> None:
-        parts = self._parts.setdefault((job, part.run, part.generation, part.step), {})
-        assert parts.setdefault(rank, part.digest) == part.digest, f"I8: two parts of rank {rank}: {part}"
+    def take(self, file: Saved) -> None:
+        """A rank's part arrives: of one generation and step it has a single one, sent again also from where a person has copied it to.
+
+        A copy comes with its manifest, and is the same part. Here it has a digest of its own, so that a file found bad can be told from the one
+        it was made of: what both hold is compared.
+        """
+        part = file.held
+        parts = self._parts.setdefault((file.job, part.run, part.generation, part.step), {})
+        is_same = parts.setdefault(file.rank, file.content) == file.content
+        assert is_same, f"I8: two parts of rank {file.rank}: {part}"
         if len(parts) == self.world.shape.rules.worker_count:
             self.world.clock.seen["a step was sent by all ranks"] += 1
