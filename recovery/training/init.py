@@ -19,6 +19,7 @@ from recovery.config import Settings
 from recovery.errors import GenerationInterrupted, RecoveryError, UsageError
 from recovery.training import (
     bootstrap,
+    current,
     early_exit,
     framework_hooks,
     last_uploads,
@@ -59,6 +60,13 @@ def init(
         SystemExit: as for `recovery.run`; also with the exit code of UsageError where it is called twice.
     """
     global _script  # noqa: PLW0603 - a process has one membership
+    if _script is None and current.current_session() is not None:
+        raise UsageError(
+            field="recovery.init()",
+            reason="was called inside a function of @recovery.run, which has joined the job",
+            next_step="Use the session that the function is given, and form the world there as the framework does it (torch.distributed."
+            "init_process_group); or call the function without @recovery.run.",
+        )
     with process_end.one_clear_line():
         if _script is not None and not (isinstance(_script, _RunAgain) and not own_main.has_joined):
             mistake = UsageError(

@@ -303,16 +303,27 @@ def test_a_mistake_that_every_rank_makes_is_shown_once(tmp_path: Path, enter: st
         assert_nothing_left(cluster)
 
 
-def test_a_second_init_is_no_end_of_training(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("recovery.init()\nrecovery.init()\n", "was called a second time in this process"),
+        (
+            "@recovery.run\ndef train(session):\n    recovery.init()\n\n\ntrain()\n",
+            "was called inside a function of @recovery.run, which has joined the job",
+        ),
+    ],
+    ids=["a script", "a function"],
+)
+def test_a_second_init_is_no_end_of_training(tmp_path: Path, script: str, why: str) -> None:
     with LaunchedCluster(tmp_path, workers=1) as cluster:
-        (tmp_path / "twice.py").write_text("import recovery\n\nrecovery.init()\nrecovery.init()\n")
+        (tmp_path / "twice.py").write_text(f"import recovery\n\n{script}")
         cluster.start(script="twice.py")
         assert cluster.wait_exit(LAUNCHER) == ROWS["USAGE"].exit_code, cluster.tails()
         said = cluster.log(LAUNCHER)
-        assert said.count("USAGE: recovery.init(): was called a second time in this process.") == 1
+        assert said.count(f"USAGE: recovery.init(): {why}.") == 1
         assert not cluster.events(EventKind.JOB_FINISHED)
         [failed] = cluster.events(EventKind.NODE_FAILED)
-        assert "was called a second time" in failed.event.reason
+        assert why in failed.event.reason
         assert_nothing_left(cluster)
 
 
