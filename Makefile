@@ -187,6 +187,7 @@ bench: $(STAMP)  ## measure recovery time, how soon a death is noticed, the cost
 	$(BIN)/python benchmarks/crowd.py
 	$(BIN)/python benchmarks/looking.py
 	$(BIN)/python benchmarks/scrape.py
+	$(BIN)/python benchmarks/replicas.py
 
 clean:  ## remove caches and build products; never a recovery path
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.* .cache build dist site

@@ -96,6 +96,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     rules: Rules
     sources: tuple[Source, ...]
     """One per row of the table, in its order."""
+    compares_replicas: bool = False
+    """Each save says what all ranks must have alike."""
     sends_traces: bool = False
     """Somebody has said where OpenTelemetry's traces go: the scheduler sends what each recovery cost."""
     warnings: tuple[str, ...] = ()
@@ -134,6 +136,7 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
     _ = reader.path("MS_NOTICE_FILE", required=False), reader.web_address("MS_NOTICE_URL")
     return Settings(
         role=role,
+        compares_replicas=reader.switch("MS_COMPARE_REPLICAS"),
         sends_traces=_sends_traces(environ),
         started_by=reader.start.started_by,
         node_id=node_id,

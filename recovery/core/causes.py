@@ -20,6 +20,8 @@ class Cause(str, Enum):
     """A node is suspect, or was and is lost: its connection closed, and nobody has said why."""
     NODE_LOST = "node_lost"
     """A generation ended with the loss of a node."""
+    REPLICAS_DIFFER = "replicas_differ"
+    """A generation ended since ranks that must hold the same did not: none of their memories is gone on from."""
     PROGRAM_RESTARTED = "program_restarted"
     """A generation ended, or had ended, when a survivor started its program again: that explains nothing of why."""
     STORE_REBUILT = "store_rebuilt"

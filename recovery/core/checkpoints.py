@@ -239,6 +239,11 @@ class CheckpointIndex:
             self._note_unusable(rank, step, checkpoint.path, reason)
         return checkpoint
 
+    def refuse(self, rank: Rank, checkpoint: HeldCheckpoint) -> None:
+        """What a rank has saved of a step that no rank was told of is never used."""
+        self._steps.open(checkpoint.step).own.pop(rank, None)
+        self._invalid.add((rank, checkpoint.step, checkpoint.digest))
+
     def bring_back(self, rank: Rank, checkpoint: HeldCheckpoint) -> CheckpointRecord:
         """A rank has fetched from others what its plan goes back to; the row that says that it holds it again."""
         holders = self._steps.open(checkpoint.step)

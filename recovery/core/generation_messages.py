@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from recovery.core.held import HeldCheckpoint
-from recovery.core.message_fields import Count, GenerationNumber, RequestName, ShortText
+from recovery.core.message_fields import Count, Fingerprints, GenerationNumber, RequestName, ShortText
 
 
 class RendezvousOpen(msgspec.Struct, frozen=True, kw_only=True, tag="rendezvous_open"):
@@ -55,6 +55,8 @@ class CheckpointReport(msgspec.Struct, frozen=True, kw_only=True, tag="checkpoin
 
     request_id: RequestName
     checkpoint: HeldCheckpoint
+    replica: Fingerprints = {}
+    """Of what every rank must have alike; empty: nothing is to be compared."""
 
 
 class CheckpointInvalid(msgspec.Struct, frozen=True, kw_only=True, tag="checkpoint_invalid"):

@@ -29,5 +29,11 @@ Ranks = Annotated[tuple[RankNumber, ...], msgspec.Meta(max_length=RANKS_MAX)]
 Words = Annotated[tuple[Annotated[str, msgspec.Meta(max_length=256)], ...], msgspec.Meta(max_length=64)]
 """Together far below the limit of a message before admission."""
 Token = Annotated[ResumeToken, msgspec.Meta(max_length=64)]
+FINGERPRINTS_MAX = 64
+Fingerprints = Annotated[
+    dict[Annotated[str, msgspec.Meta(max_length=256)], Annotated[str, msgspec.Meta(max_length=64)]],
+    msgspec.Meta(max_length=FINGERPRINTS_MAX),
+]
+"""By the names of tensors: what is alike on two ranks where the tensors are, and is not where one bit differs."""
 Text = Annotated[str, msgspec.Meta(max_length=16_384)]
 ShortText = Annotated[str, msgspec.Meta(max_length=1_024)]

@@ -156,6 +156,7 @@ NO_CHANGE = frozenset(
         EventKind.CHECKPOINT_COMMITTED,
         EventKind.CHECKPOINT_INVALID,
         EventKind.CHECKPOINT_NOT_COMMON,
+        EventKind.REPLICAS_DIFFER,
         EventKind.CHECKPOINT_NOT_SAVED,
         EventKind.CHECKPOINT_PASSED_OVER,
         EventKind.CHECKPOINT_COPIED,

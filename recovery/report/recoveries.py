@@ -20,6 +20,7 @@ CAUSES = {
     "node_left": "a rank was handed over, or its process was asked to end",
     "checkpoint": "a checkpoint of the plan was not usable",
     "hang": "a rank made no step for MS_STEP_TIMEOUT",
+    "replicas": "ranks that must hold the same did not",
     "stopped": "the job was stopped in order, and somebody has started it again",
     "other": "none of these; `recovery timeline` says which",
 }
@@ -31,6 +32,7 @@ _CAUSES_BY_KIND = {
     EventKind.NODE_FAILED: "script",
     EventKind.NODE_LEFT: "node_left",
     EventKind.CHECKPOINT_INVALID: "checkpoint",
+    EventKind.REPLICAS_DIFFER: "replicas",
 }
 
 _Process = tuple[NodeId | None, Incarnation | None]

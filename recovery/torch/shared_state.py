@@ -9,20 +9,41 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
 
 from recovery.errors import CheckpointManifestError, CheckpointStateError
-from recovery.torch import fingerprint, mapped_file
+from recovery.torch import fingerprint, mapped_file, module_names
 from recovery.torch.host_copy import copied_to_host
+from recovery.torch.passes import Passes
 
 _FORMAT = 1
 _PART, _SIDE = "part", "side"
 _MARK = "recovery.shared_tensor"
 _STRIDED = (torch.Tensor, torch.nn.Parameter)
+
+
+def kept_by_each(parts: Mapping[str, Sequence[Any]], per_rank: Iterable[str]) -> Callable[[str, str], bool]:
+    """Given a part and an entry of its state: does every rank keep it for itself?
+
+    Args:
+        parts: objects by part, without wrappers.
+        per_rank: names of parts that each rank keeps whole.
+    """
+    whole = set(per_rank)
+    buffers: set[tuple[str, str]] = set()
+    for name, items in parts.items():
+        if any(isinstance(item, Passes) for item in items):
+            whole.add(name)
+        for item in items:
+            if isinstance(item, torch.nn.Module):
+                named = dict(item.named_parameters(remove_duplicate=False))
+                trained = set(module_names.plain_names(named).values())
+                buffers.update((name, key) for key in module_names.state_of(item) if key not in trained)
+    return lambda part, key: part in whole or (part, key) in buffers
 
 
 class SharedPieces:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -39,7 +39,8 @@ from recovery.torch.outside_state_dict import OUTSIDE
 from recovery.torch.overrides import BUILT
 from recovery.torch.passes import Passes
 from recovery.torch.random_state import capture_random_state, restore_random_state
-from recovery.torch.shared_state import SharedPieces, fingerprints_of, join
+from recovery.torch.replica_fingerprints import Replicas
+from recovery.torch.shared_state import SharedPieces, fingerprints_of, join, kept_by_each
 from recovery.torch.stateful_loader import StatefulLoader
 from recovery.torch.weight_copies import WeightCopies
 from recovery.training.state import CannotLayOutError
@@ -108,6 +109,7 @@ class TrainState:
         self._saves_gradients, self._gradients_logged = gradients, False
         self._live_parts: LiveParts | None = None
         self._built: AsBuilt | None = None
+        self._replicas = Replicas()
         self._attributes: ModuleAttributes | None = None
         self._schedules_checked = False
         parts_of_state.check(self._parts)
@@ -201,13 +203,21 @@ class TrainState:
         """Samples of this rank that the loop has received in the pass under way."""
         return self._loader.samples if self._loader is not None else 0
 
+    def replica(self) -> dict[str, str]:
+        """Fingerprints of what DistributedDataParallel keeps alike on all ranks; empty: nothing is to be compared (replica_fingerprints.py)."""
+        return self._replicas.fingerprints(
+            {name: items for name, items in self._parts.items() if name not in self._per_rank}
+        )
+
     def take_shared(self, *, rank: int, world_size: int) -> SharedPieces:
         """Copy what this rank writes where each tensor that all ranks share is written once.
 
         Raises:
             CheckpointStateError: as for `write`; also when a tensor cannot be shared.
         """
-        return SharedPieces(self._take(), self._keeps_for_itself(), rank=rank, world_size=world_size)
+        return SharedPieces(
+            self._take(), kept_by_each(self._bare_parts(), self._per_rank), rank=rank, world_size=world_size
+        )
 
     def fingerprints(self, side: Path) -> dict[str, str]:
         """Of a state's shared parts by name, as they were when `side` was saved; empty: it cannot be read."""
@@ -285,20 +295,6 @@ class TrainState:
             ",".join(sorted(set(saved.parts) - set(parts))) or "nothing",
         )
         return place
-
-    def _keeps_for_itself(self) -> Callable[[str, str], bool]:
-        """Given a part and an entry of its state: does every rank keep it for itself?"""
-        whole = set(self._per_rank)
-        buffers: set[tuple[str, str]] = set()
-        for name, items in self._bare_parts().items():
-            if any(isinstance(item, Passes) for item in items):
-                whole.add(name)
-            for item in items:
-                if isinstance(item, torch.nn.Module):
-                    named = dict(item.named_parameters(remove_duplicate=False))
-                    trained = set(module_names.plain_names(named).values())
-                    buffers.update((name, key) for key in module_names.state_of(item) if key not in trained)
-        return lambda part, key: part in whole or (part, key) in buffers
 
     def versions(self) -> dict[str, str]:
         """For the manifest: of torch, and what else of this process decides the order of additions."""

@@ -187,6 +187,7 @@ class ModelCheckpoint(Callback):
         pieces = self._shared.take() if self._shared is not None else None
         replicated = pieces.replicated if pieces is not None else ""
         save = PendingCheckpoint(session, self._name(session), layout=self._layout, replicated=replicated)
+        save.note_replica()
         self._newest_step = save.step
         self._known[save.step] = ""
         files = shared_layout.contents(save.name, pieces) if pieces is not None else []

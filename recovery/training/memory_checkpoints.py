@@ -89,6 +89,7 @@ class MemoryCheckpoints:
             return
         name = names.file_name(self._prefix, epoch=session.epoch, step_in_epoch=session.step_in_epoch)
         save = PendingCheckpoint(session, name, layout=self._layout, in_memory=True)
+        save.note_replica()
         target = Target(session, self._directory, left_bytes, self._refuse)
         self._saver.save(target, save, behind_steps=behind_steps)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
+
 import msgspec
 
 from recovery.checkpoint.contribution import Layout, Manifest, ManifestFile
@@ -9,6 +12,9 @@ from recovery.checkpoint.position import Position
 from recovery.core.messages import HeldCheckpoint
 from recovery.training.checkpoint_layout import role_in
 from recovery.training.session import Session
+from recovery.training.state import HasReplica
+
+_logger = logging.getLogger("recovery.training")
 
 
 class AppliedStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +56,8 @@ class PendingCheckpoint:
         self._in_memory = in_memory
         of = of or applied_step(session)
         self._session = session
+        self._replica: Mapping[str, str] = {}
+        """Fingerprints of what all ranks must have alike in it; empty: nothing is compared."""
         self._is_settled = False
         """Is it known what came of it?"""
         self.step = of.position.step
@@ -74,6 +82,19 @@ class PendingCheckpoint:
             position=of.position,
         )
 
+    def note_replica(self) -> None:
+        """It is of the session's state as it is now, of which all ranks must have a part alike."""
+        state: object = self._session.state
+        if self._session.compares_replicas and self._session.world_size > 1 and isinstance(state, HasReplica):
+            try:
+                self._replica = state.replica()
+            except Exception as error:  # noqa: BLE001 - of a program's own tensors and optimizers; the save goes on without
+                _logger.warning(
+                    "event=replicas_not_compared step=%d reason=%r",
+                    self.step,
+                    f"{type(error).__name__}: {error}",
+                )
+
     def manifest(self, files: tuple[ManifestFile, ...]) -> Manifest:
         """Complete it with what was written."""
         return msgspec.structs.replace(self._manifest, files=files)
@@ -81,7 +102,7 @@ class PendingCheckpoint:
     def published(self, held: HeldCheckpoint) -> None:
         """It is complete and durable."""
         self._is_settled = True
-        self._session.checkpoint_published(held)
+        self._session.checkpoint_published(held, self._replica)
 
     def failed(self, reason: str) -> None:
         """It was not saved, or what comes behind its save has failed: then it is one all the same."""

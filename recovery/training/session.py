@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -65,7 +65,7 @@ class Session(KnownCommits):
         total_steps: with how many steps training is over, for people; 0: not known. A loop that is not `steps` may say it.
         recovery_enabled: MS_ENABLE_RECOVERY=1: checkpoints are kept for a rollback.
         recovery_path: where this process's store is; None when recovery is off.
-        memory: what the environment says about checkpoints in memory.
+        memory, compares_replicas: what the environment says about checkpoints in memory; whether saves say what all ranks must have alike.
         loop_watch, training_stop, phases: whether training is inside its loop, `stop`, and in which part of a step it is; for integrations.
     """
 
@@ -83,7 +83,7 @@ class Session(KnownCommits):
         self.step, self.step_in_epoch = plan.step, plan.step_in_epoch
         self.epoch = plan.epoch or 1
         self._position = Position(step=plan.step, epoch=max(0, plan.epoch - 1), batch=plan.step_in_epoch)
-        self.recovery_enabled = service.recovery_enabled
+        self.recovery_enabled, self.compares_replicas = service.recovery_enabled, service.compares_replicas
         self.recovery_path, self.memory = service.local_store.recovery_path, service.memory
         self.loss: Loss | None = None
         self.total_steps, self._told = 0, LossTold()
@@ -348,10 +348,10 @@ class Session(KnownCommits):
 
     # --- checkpoints ---------------------------------------------------------------------------------------------------
 
-    def checkpoint_published(self, checkpoint: HeldCheckpoint) -> None:
-        """A checkpoint of this rank is complete and durable: it counts from now on."""
+    def checkpoint_published(self, checkpoint: HeldCheckpoint, replica: Mapping[str, str] = {}) -> None:
+        """A checkpoint of this rank is complete and durable: it counts from now on. `replica`: what all ranks must have alike in it."""
         self._failed_saves.saved(checkpoint)
-        self._service.post(s.CheckpointPublished(self._service.new_request(), checkpoint))
+        self._service.post(s.CheckpointPublished(self._service.new_request(), checkpoint, replica))
 
     def checkpoint_not_saved(self, step: int, reason: str, *, in_memory: bool = False) -> None:
         """A save of this rank failed: an event says why, `recovery status` counts it, and training goes on. Any thread."""

@@ -77,6 +77,15 @@ class ComparesPasses(Protocol):
         ...
 
 
+@runtime_checkable
+class HasReplica(Protocol):
+    """A state that is kept alike on all ranks, or a part of it."""
+
+    def replica(self) -> dict[str, str]:
+        """Fingerprints of what every rank must have alike now, by the names of tensors; empty: nothing is to be compared."""
+        ...
+
+
 def only_state(before: object, state: TrainingState) -> TrainingState:
     """The one state of an entry: a plan's checkpoint is of one, and says of no second loop whether it had begun.
 

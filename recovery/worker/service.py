@@ -158,6 +158,11 @@ class WorkerService:
             raise self._broken
 
     @property
+    def compares_replicas(self) -> bool:
+        """Do this rank's saves say what all ranks must have alike (MS_COMPARE_REPLICAS)?"""
+        return self._settings.compares_replicas
+
+    @property
     def is_up(self) -> bool:
         """Does its thread take what is posted?"""
         return self._up.is_set() and self._broken is None

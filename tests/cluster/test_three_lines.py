@@ -69,11 +69,13 @@ def held(directory: Path, script: str, deaths: int) -> str:
     return script[: pause.end()] + textwrap.indent(_HELD, pause[1]) + script[pause.end() :]
 
 
-def trained(directory: Path, script: str, *killed: str) -> tuple[LaunchedCluster, dict[str, torch.Tensor]]:
+def trained(
+    directory: Path, script: str, *killed: str, **settings: str
+) -> tuple[LaunchedCluster, dict[str, torch.Tensor]]:
     directory.mkdir()
     (directory / "page.py").write_text(held(directory, script, len(killed)) if killed else script)
-    step_log = {"MS_STEP_LOG": str(directory / "steps.jsonl")}
-    with LaunchedCluster(directory, imports=TORCH, environment=step_log) as cluster:
+    environment = {"MS_STEP_LOG": str(directory / "steps.jsonl"), **settings}
+    with LaunchedCluster(directory, imports=TORCH, environment=environment) as cluster:
         cluster.start(script="page.py")
         for number, node in enumerate(killed):
             cluster.wait_event(EventKind.CHECKPOINT_COMMITTED, count=2 + 2 * number)

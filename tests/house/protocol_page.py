@@ -244,6 +244,8 @@ def _kind_of(info: Any) -> str:
         return f"list of {_kind_of(info.item_type)}"
     if isinstance(info, msgspec.inspect.StructType):
         return str(info.cls.__name__)
+    if isinstance(info, msgspec.inspect.DictType):
+        return f"at most {info.max_length} by name: {_kind_of(info.value_type)}"
     return _KINDS[type(info)]
 
 

@@ -9,6 +9,7 @@ _SCHEDULER = "tests/core/test_live_rollback.py"
 _RESTART = "tests/core/test_live_restart.py"
 _WORKER = "tests/core/test_live_worker.py"
 _CHECKPOINTS = "tests/core/test_live_checkpoints.py"
+_REPLICAS = "tests/core/test_replicas.py"
 _MEMORY = "tests/torch/test_live_memory.py"
 _SHARDS = "tests/core/test_live_shards.py"
 _SIMULATED = "tests/simulation/test_live.py::test_what_survives_in_memory_breaks_no_promise"
@@ -223,5 +224,41 @@ ROLLBACK_LIVE = (
         "rank == 0",
         "True",
         (f"{_MEMORY}::test_batch_statistics_of_a_checkpoint_are_given_by_rank_0_alone",),
+    ),
+    Bug(
+        "a save in which a rank differs from the others is committed",
+        "I8",
+        "core/scheduler/checkpoints/replicas.py",
+        "tell",
+        "return ([*rows, event], False)",
+        "return ([*rows, event], True)",
+        (f"{_REPLICAS}::test_rank_that_differs_is_named_and_all_go_back_to_where_they_agreed[2]",),
+    ),
+    Bug(
+        "what ranks saved that differ may be gone back to",
+        "I8",
+        "core/scheduler/checkpoints/replicas.py",
+        "tell",
+        "state.checkpoints.refuse(odd, bad)",
+        "state.checkpoints.file_of(odd, bad.step)",
+        (f"{_REPLICAS}::test_two_ranks_that_differ_are_both_refused",),
+    ),
+    Bug(
+        "a memory that may hold what is wrong is gone on from",
+        "I8",
+        "core/scheduler/generations/change.py",
+        "_distrusts_memory",
+        "state.replicas.distrusts_memory or state.job.cause is Cause.REPLICAS_DIFFER",
+        "state.replicas.distrusts_memory",
+        (f"{_REPLICAS}::test_no_memory_is_gone_on_from_where_ranks_differed[True]",),
+    ),
+    Bug(
+        "a flipped bit in what an optimizer keeps is not compared",
+        "I8",
+        "torch/replica_fingerprints.py",
+        "Replicas.fingerprints",
+        "_grouped([*trained.items(), *_states(parts, trained)])",
+        "_grouped([*trained.items()])",
+        ("tests/torch/test_replica_fingerprints.py::test_every_flipped_bit_shows_and_its_tensor_is_named",),
     ),
 )

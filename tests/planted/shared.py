@@ -46,8 +46,8 @@ SHARED = (
     Bug(
         "batch statistics of one rank are given to all",
         "I20",
-        "torch/state.py",
-        "TrainState._keeps_for_itself",
+        "torch/shared_state.py",
+        "kept_by_each",
         "part in whole or (part, key) in buffers",
         "part in whole",
         ("tests/torch/test_shared_state.py::test_every_rank_gets_its_own_bits_back",),

@@ -137,6 +137,7 @@ INTERRUPTIONS = {
     "script": ((raised(EventKind.NODE_FAILED), raised(EventKind.NODE_LOST)), (), {}),
     "node_left": ((raised(EventKind.NODE_LEFT),), (), {}),
     "checkpoint": ((raised(EventKind.CHECKPOINT_INVALID),), (), {}),
+    "replicas": ((raised(EventKind.REPLICAS_DIFFER),), (), {}),
     "known later": ((), (raised(EventKind.NODE_LOST),), {}),
     "hang": ((), (raised(EventKind.NODE_LOST),), {"details": NO_STEP}),
     "stopped": ((), (), {"reason": f"{JOB_STOPPED}: SIGTERM"}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ class Rank(OneRank):
         self.places.append((directory, prefix))
 
     @override
-    def checkpoint_published(self, checkpoint: HeldCheckpoint) -> None:
+    def checkpoint_published(self, checkpoint: HeldCheckpoint, replica: Mapping[str, str] = {}) -> None:
         self.published.append(checkpoint)
 
     def check(self) -> None:

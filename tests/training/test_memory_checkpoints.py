@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ class Rank(OneRank):
         self.directories.append(directory)
 
     @override
-    def checkpoint_published(self, checkpoint: HeldCheckpoint) -> None:
+    def checkpoint_published(self, checkpoint: HeldCheckpoint, replica: Mapping[str, str] = {}) -> None:
         super().checkpoint_published(checkpoint)
         self.reported.append(checkpoint)
         self.most = max(self.most, len([name for name in self.in_memory if name.endswith(".ckpt")]))

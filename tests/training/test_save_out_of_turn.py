@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ class NotSaved(NamedTuple):
 class OneRank:
     """What a callback sees of a session, without a scheduler."""
 
-    recovery_enabled = True
+    recovery_enabled, compares_replicas = True, True
     job, run, rank, world_size, generation, incarnation = "job", 1, 0, 1, 1, 1
     previous_durable_step = committed_step = 0
     disk_commits = DiskCommits(0, 0, None)
@@ -68,7 +68,7 @@ class OneRank:
     def save_when_asked(self, save: Callable[[], None]) -> None:
         self.savers.append(save)
 
-    def checkpoint_published(self, checkpoint: HeldCheckpoint) -> None:
+    def checkpoint_published(self, checkpoint: HeldCheckpoint, replica: Mapping[str, str] = {}) -> None:
         self.saved.append(checkpoint.step)
 
     def checkpoint_not_saved(self, step: int, reason: str, *, in_memory: bool = False) -> None:

@@ -33,6 +33,7 @@ from recovery.core.scheduler.job_states import ENDED, JobFact, next_state
 from recovery.core.scheduler.node import Node, Slots
 from recovery.core.scheduler.pending_facts import Facts
 from recovery.core.scheduler.refused import BESIDE_SLOTS, Refusals, WaitingList
+from recovery.core.scheduler.replica_watch import ReplicaWatch
 
 
 class LiveRollback:
@@ -195,7 +196,7 @@ class SchedulerState:
         self.differing = set[tuple[Program, Program]]()
         """Of two hosts, and said."""
         self.vacancies, self.refusals = Vacancies(), Refusals()
-        self.store_rebuild, self.hangs = LostStore(), HangWatch()
+        self.store_rebuild, self.hangs, self.replicas = LostStore(), HangWatch(), ReplicaWatch()
         self.waiting = WaitingList(
             at_most=rules.worker_count + rules.server_count + rules.standby_count + BESIDE_SLOTS
         )

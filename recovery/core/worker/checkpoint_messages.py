@@ -77,7 +77,11 @@ class CheckpointMessages:
     def on_published(self, published: s.CheckpointPublished, rank: Rank | None) -> list[WorkerEffect]:
         """A file is complete: report it, once this worker's own store has its row."""
         assert rank is not None, "a worker that saves has a rank"
-        report = m.CheckpointReport(request_id=published.request_id, checkpoint=published.checkpoint)
+        report = m.CheckpointReport(
+            request_id=published.request_id,
+            checkpoint=published.checkpoint,
+            replica=dict(published.replica),
+        )
         self._requests.keep_until_stored(report)
         row = to_record(rank, published.checkpoint, CheckpointState.PUBLISHED)
         return [Persist((row,), (Report(report),))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from typing import Union
 
@@ -120,6 +121,8 @@ class CheckpointPublished(msgspec.Struct, frozen=True, tag="checkpoint_published
 
     request_id: RequestId
     checkpoint: HeldCheckpoint
+    replica: Mapping[str, str] = {}
+    """Fingerprints of what every rank must have alike; empty: nothing is to be compared."""
 
 
 class ReportStored(msgspec.Struct, frozen=True, tag="report_stored"):

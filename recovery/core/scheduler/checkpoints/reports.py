@@ -11,7 +11,7 @@ from recovery.core.failed_work import FROM_ANOTHER
 from recovery.core.ids import Rank
 from recovery.core.policy import rollback
 from recovery.core.records import EventKind, EventRecord, Record
-from recovery.core.scheduler.checkpoints import copying, uploading
+from recovery.core.scheduler.checkpoints import copying, replicas, uploading
 from recovery.core.scheduler.effects import SchedulerEffect
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.state import SchedulerState
@@ -31,8 +31,13 @@ def on_checkpoint_report(
     if state.checkpoints.knows(rank, held):
         # Reported again: what is written stays, committed or bad.
         return [state.answer(node, report.request_id, [])]
+    differing: list[Record] = []
+    if (found := replicas.find_difference(state, rank, report)) is not None:
+        differing, counts = replicas.tell(state, found, rank, held)
+        if not counts:
+            return [state.answer(node, report.request_id, differing)]
     is_committed = state.checkpoints.add(rank, held)
-    records: list[Record] = [state.checkpoints.record_of(rank, held)]
+    records: list[Record] = [*differing, state.checkpoints.record_of(rank, held)]
     if not is_committed:
         positions = state.checkpoints.positions_differ(held.step)
         if positions:
@@ -60,7 +65,8 @@ def on_checkpoint_report(
     )
     answers = state.to_all(copying.committed(state, held.step))
     skipped = uploading.committed(state, held.step) if is_durable else []
-    return [*skipped, state.answer(node, report.request_id, records, *answers)]
+    uncompared = replicas.tell_uncompared(state, held.step)
+    return [*skipped, *uncompared, state.answer(node, report.request_id, records, *answers)]
 
 
 def _brought_back(state: SchedulerState, node: Node, rank: Rank, held: m.HeldCheckpoint) -> list[Record]:

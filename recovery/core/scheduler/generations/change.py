@@ -120,7 +120,7 @@ def _facts(state: SchedulerState, now_ms: int) -> Facts:
         state.checkpoints.facts(
             allow_restart_from_zero=state.rules.allow_restart_from_zero, copied=copying.copies_for_plan(state)
         ),
-        live_rollback=state.rules.live_rollback,
+        live_rollback=state.rules.live_rollback and not _distrusts_memory(state),
         memories=live.memories(state),
         generations=state.generations,
         refused=frozenset(state.live.refused),
@@ -128,6 +128,11 @@ def _facts(state: SchedulerState, now_ms: int) -> Facts:
         because=state.job.reason,
         now_ms=now_ms,
     )
+
+
+def _distrusts_memory(state: SchedulerState) -> bool:
+    """Did the ranks differ where they must not, so that a memory may hold what is wrong?"""
+    return state.replicas.distrusts_memory or state.job.cause is Cause.REPLICAS_DIFFER
 
 
 def _end(state: SchedulerState, end: End, records: list[Record], now_ms: int) -> list[SchedulerEffect]:
@@ -187,6 +192,7 @@ def _begin(state: SchedulerState, plan: Plan, records: list[Record]) -> Schedule
     state.uploading.go_back(generation.step, state.checkpoints.durable_step)
     state.rendezvous, state.deadline_ms = None, None
     state.vacancies.reported_declines.clear()
+    state.replicas.distrusts_memory = False
     job = state.change_job(JobFact.PLAN_MADE, generation=generation.generation)
     answers: list[Answer] = []
     for node in state.workers:
