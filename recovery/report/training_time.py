@@ -87,6 +87,20 @@ def _passed_by(recorded: Sequence[RecordedInterval], step: int) -> list[int]:
     return [_passed_ms(interval, step) for interval in recorded if interval.step >= step][:1]
 
 
+def _stood_since(recorded: Sequence[RecordedInterval], step: int) -> list[int]:
+    """When a node had come to the step at which it stood: at the pace of the record before, since in this one it may have stood for most of the time."""
+    at = next((number for number, interval in enumerate(recorded) if interval.step >= step), None)
+    if at is None:
+        return []
+    passed_ms, this, before = _passed_ms(recorded[at], step), recorded[at], recorded[max(0, at - 1)]
+    if before.step == before.first_step:
+        return [passed_ms]
+    paced_ms = (
+        (before.end_ms - before.begin_ms) * (step - this.first_step) // (before.step - before.first_step)
+    )
+    return [min(passed_ms, this.begin_ms + max(0, paced_ms))]
+
+
 def _passed_ms(interval: RecordedInterval, step: int) -> int:
     done, of_all = step - interval.first_step, interval.step - interval.first_step
     return interval.begin_ms + (interval.end_ms - interval.begin_ms) * max(0, done) // max(1, of_all)
@@ -200,7 +214,7 @@ class TrainingTimes:
         ended, found = self.log.events[over], list[int]()
         if ended.event.details == NO_STEP:
             # It names the step that the rank had made, which came there last.
-            came_ms = [ms for own in recorded.values() for ms in _passed_by(own, ended.event.step or 0)]
+            came_ms = [ms for own in recorded.values() for ms in _stood_since(own, ended.event.step or 0)]
             found.append(max(came_ms, default=ended.wall_ms))
         suspected: dict[str, StoredEvent] = {}
         for stored in self.log.in_generation(generation, EventKind.HANG_SUSPECTED, EventKind.HANG_CLEARED):
@@ -210,7 +224,7 @@ class TrainingTimes:
         for node, stored in suspected.items():
             own, step = recorded.get(node, ()), stored.event.step or 0
             if not _passed_by(own, step + 1):
-                found += _passed_by(own, step) or [stored.wall_ms]
+                found += _stood_since(own, step) or [stored.wall_ms]
         return min(found, default=None)
 
     def _gone(self, generation: int, over_ms: int) -> dict[str, int]:

@@ -58,3 +58,16 @@ def test_rank_that_has_recorded_nothing_hangs_since_it_was_told() -> None:
     ended = event(EventKind.GENERATION_INTERRUPTED, 71, step=7, details=NO_STEP)
     assert timeline_of([*begun("a", "b"), SUSPECTED, ended]).useful_ms == 13_000
     assert timeline_of([*begun("a", "b"), ended]).useful_ms == 68_000, "nobody knows since when"
+
+
+def test_hang_begins_where_the_pace_of_before_says_and_not_at_the_end_of_its_record() -> None:
+    """A record may be of a quarter of a minute, of which the last steps took a second."""
+    pieces = (
+        recorded("a", 3, 13, steps=(1, 101)),
+        recorded("a", 13, 29, steps=(101, 131), number=2),
+        recorded("a", 29, 71, steps=(131, 131), number=3),
+    )
+    ended = event(EventKind.GENERATION_INTERRUPTED, 71, step=131, details=NO_STEP)
+    assert timeline_of([*begun("a"), ended], *pieces).useful_ms == 13_000
+    # Where nothing came before, steps are taken to follow each other evenly.
+    assert timeline_of([*begun("a"), ended], recorded("a", 3, 29, steps=(1, 131))).useful_ms == 26_000
