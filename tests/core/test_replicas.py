@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import pytest
 
@@ -69,11 +71,15 @@ def desk_of(workers: int = 3, **rules: object) -> Desk:
     return Desk(msgspec.structs.replace(Rules(worker_count=workers, rejoin_window_ms=0), **rules))
 
 
-def save(worker: Worker, step: int, replica: dict[str, str], path: str = "") -> m.HeldCheckpoint:
-    path = path or f"{worker.node_id}/{step}"
-    held = checkpoint(step, generation=worker.generation, path=path)
+def save(worker: Worker, step: int, replica: dict[str, str]) -> m.HeldCheckpoint:
+    held = checkpoint(step, generation=worker.generation, path=f"{worker.node_id}/{step}")
     worker.send(m.CheckpointReport(request_id=worker.request(), checkpoint=held, replica=replica))
     return held
+
+
+def save_all(workers: Sequence[Worker], step: int, *replicas: dict[str, str]) -> None:
+    for worker, replica in zip(workers, replicas, strict=True):
+        save(worker, step, replica)
 
 
 def told(desk: Desk) -> list[str]:
@@ -105,8 +111,7 @@ def test_rank_that_differs_is_named_and_all_go_back_to_where_they_agreed(odd: in
         worker.register()
     assert back(*workers, held=held) == [10, 10, 10], "nobody goes to step 20, under a later scheduler either"
 
-    for worker in workers:
-        save(worker, 20, SOUND)
+    save_all(workers, 20, SOUND, SOUND, SOUND)
     assert desk.machine.state.checkpoints.committed_step == 20, "done again it is sound"
 
 
@@ -126,21 +131,17 @@ def test_ranks_that_training_makes_differ_are_told_and_train_on() -> None:
     desk = desk_of(2)
     workers = running_workers(desk)
     held = {str(worker.node_id): [save(worker, 10, SOUND)] for worker in workers}
-    for worker, replica in zip(workers, (SOUND, BAD), strict=True):
-        save(worker, 20, replica)
+    save_all(workers, 20, SOUND, BAD)
     back(*workers, held=held)
-    for worker in workers:
-        # They agree until there.
-        save(worker, 15, SOUND)
-    for worker, replica in zip(workers, (SOUND, BAD), strict=True):
-        save(worker, 20, replica)
+    # They agree until there.
+    save_all(workers, 15, SOUND, SOUND)
+    save_all(workers, 20, SOUND, BAD)
 
     first, second = told(desk)
     assert second.startswith(first)
     assert "so training makes them differ" in second
     assert desk.machine.state.checkpoints.committed_step == 20
-    for worker, replica in zip(workers, (SOUND, WORSE), strict=True):
-        save(worker, 30, replica)
+    save_all(workers, 30, SOUND, WORSE)
     assert len(told(desk)) == 2
     assert desk.machine.state.checkpoints.committed_step == 30
 
@@ -151,8 +152,7 @@ def test_ranks_that_differ_otherwise_each_time_are_let_be_in_the_end() -> None:
     held = {str(worker.node_id): [save(worker, 10, SOUND)] for worker in workers}
     for times in range(4):
         assert desk.machine.state.checkpoints.committed_step == 10
-        for worker, replica in zip(workers, (SOUND, {"weight": f"{times} times"}), strict=True):
-            save(worker, 20, replica)
+        save_all(workers, 20, SOUND, {"weight": f"{times} times"})
         if times < 3:
             back(*workers, held=held)
     assert len(told(desk)) == 4
@@ -164,8 +164,7 @@ def test_what_differed_long_ago_says_nothing_of_now() -> None:
     workers = running_workers(desk)
     held = {str(worker.node_id): [save(worker, 10, SOUND)] for worker in workers}
     for step in range(20, 70, 10):
-        for worker, replica in zip(workers, (SOUND, BAD), strict=True):
-            save(worker, step, replica)
+        save_all(workers, step, SOUND, BAD)
         assert back(*workers, held=held) == [step - 10] * 2
         for worker in workers:
             held[worker.node_id].append(save(worker, step, SOUND))
@@ -176,8 +175,7 @@ def test_without_recovery_it_is_told_and_training_goes_on() -> None:
     desk = desk_of(2, recovery_enabled=False)
     workers = running_workers(desk)
     for step in (10, 20):
-        for worker, replica in zip(workers, (SOUND, BAD), strict=True):
-            save(worker, step, replica)
+        save_all(workers, step, SOUND, BAD)
     assert len(told(desk)) == 1, "said once: nothing follows from it"
     assert desk.row(JobRecord)[0].state is JobState.RUNNING
     assert desk.machine.state.checkpoints.committed_step == 20
@@ -186,8 +184,7 @@ def test_without_recovery_it_is_told_and_training_goes_on() -> None:
 def test_rank_that_says_nothing_is_not_compared() -> None:
     desk = desk_of(2)
     workers = running_workers(desk)
-    for worker, replica in zip(workers, (SOUND, {}), strict=True):
-        save(worker, 10, replica)
+    save_all(workers, 10, SOUND, {})
     assert told(desk) == []
     assert desk.machine.state.checkpoints.committed_step == 10
 
@@ -210,8 +207,7 @@ def test_no_memory_is_gone_on_from_where_ranks_differed(restarts: bool) -> None:
     desk = desk_of(2, live_rollback=True)
     workers = running_workers(desk)
     held = {str(worker.node_id): [save(worker, 10, SOUND)] for worker in workers}
-    for worker, replica in zip(workers, (SOUND, BAD), strict=True):
-        save(worker, 20, replica)
+    save_all(workers, 20, SOUND, BAD)
     if restarts:
         desk.restart()
         for worker in workers:
