@@ -123,7 +123,7 @@ class EventKind(str, Enum):
     CHECKPOINT_NOT_COMMON = "checkpoint_not_common"
     """Every rank holds `step`, and it is committed nowhere: `reason` says at which different places of the data they stand."""
     REPLICAS_DIFFER = "replicas_differ"
-    """Every rank has saved `step`, and what must be alike on all of them is not: `reason` names ranks and tensors. It is not committed."""
+    """Every rank has saved `step`, and what must be alike on all of them is not: `reason` names ranks and tensors. It is not committed, unless `reason` says that training makes them differ."""
     CHECKPOINT_NOT_SAVED = "checkpoint_not_saved"
     """A rank could not save `step`; `reason` says why. Training goes on, older checkpoints stay; `details` is `in memory` where it was to lie there."""
     UPLOAD_FAILED = "upload_failed"

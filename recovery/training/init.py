@@ -64,8 +64,8 @@ def init(
         raise UsageError(
             field="recovery.init()",
             reason="was called inside a function of @recovery.run, which has joined the job",
-            next_step="Use the session that the function is given, and form the world there as the framework does it (torch.distributed."
-            "init_process_group); or call the function without @recovery.run.",
+            next_step="Use the session that the function is given, and form the world there with recovery.torch.init_process_group(session); or call "
+            "the function without @recovery.run.",
         )
     with process_end.one_clear_line():
         if _script is not None and not (isinstance(_script, _RunAgain) and not own_main.has_joined):

@@ -307,8 +307,8 @@ STANDBYS = (
         "I14",
         "core/scheduler/membership/lost_scheduler_store.py",
         "take_standbys",
-        "lost.takes_standbys = True",
-        "lost.takes_standbys = False",
+        "here < wanted == len(_members(state, built, fills=True))",
+        "False",
         (f"{_REBUILD}::test_standby_has_the_place_that_nobody_comes_for[saved0-standbys0-True]",),
     ),
     Bug(

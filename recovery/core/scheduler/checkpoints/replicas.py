@@ -1,4 +1,4 @@
-"""Ranks that must hold the same and do not: their save is never committed, and training goes back to the newest step at which they agreed.
+"""Ranks that must hold the same and are found not to: their save is not committed, and training goes back to the newest step that all hold.
 
 Where the same comes of it when the steps are done again, training itself makes the ranks differ: that is said, and this process of the scheduler
 compares nothing any more.

@@ -84,7 +84,7 @@ def still_asking(state: SchedulerState, now_ms: int) -> Union[list[SchedulerEffe
     if isinstance(built, rebuild.Unclear) or (built and built.worker_count != state.rules.worker_count):
         # No matter which node comes, this is not the scheduler of that job.
         return None
-    if len(_members(state, built)) < state.rules.worker_count:
+    if len(_members(state, built, fills=state.store_rebuild.takes_standbys)) < state.rules.worker_count:
         return []
     lost = state.store_rebuild
     if built is None or _is_sure(state, built, workers):
@@ -116,16 +116,15 @@ def take_standbys(state: SchedulerState) -> list[SchedulerEffect]:
     One may have taken that rank over before the store was lost, and not know it; then the worker whose place it was has ended for good. Where a
     rank has saved, a standby that knows no file of the missing one helps nobody: the next start has them, if that worker comes then.
     """
-    lost = state.store_rebuild
-    built = _built(state) if state.builds_again else None
+    lost, wanted = state.store_rebuild, state.rules.worker_count
+    built = _built(state) if state.builds_again and not lost.takes_standbys else None
     if not isinstance(built, rebuild.Rebuilt) or built.checkpoints:
         return []
-    here = len(_members(state, built))
-    lost.takes_standbys = True
-    if not here < state.rules.worker_count == len(_members(state, built)):
-        lost.takes_standbys = False
+    here = len(_members(state, built, fills=False))
+    lost.takes_standbys = here < wanted == len(_members(state, built, fills=True))
+    if not lost.takes_standbys:
         return []
-    who = f"{state.rules.worker_count - here} of {state.rules.worker_count} places"
+    who = f"{wanted - here} of {wanted} places"
     return [
         Log(
             "store_rebuilding",
@@ -166,15 +165,15 @@ def _built(state: SchedulerState) -> Union[rebuild.Rebuilt, rebuild.Unclear, Non
     return rebuild.rebuild(reported, here) if reported else None
 
 
-def _members(state: SchedulerState, built: rebuild.Rebuilt | None) -> list[Node]:
+def _members(state: SchedulerState, built: rebuild.Rebuilt | None, *, fills: bool) -> list[Node]:
     """Who has a slot from now on: the newest holders of the ranks, then who has one already, then who has come for one or had one.
 
     Of these first who is of the place of one that is gone. A second process of a place, which knows nothing and has no slot, is none while the first
-    one is here: another worker is still to come.
+    one is here: another worker is still to come. Where it `fills`, who waits as a standby is one too.
     """
     ranks = built.ranks if built is not None else {}
     slots = state.slots[m.Role.WORKER]
-    left, fills = slots.holders.keys() - set(slots.names), state.store_rebuild.takes_standbys
+    left = slots.holders.keys() - set(slots.names)
     may_have = [
         node
         for node in state.nodes.values()
@@ -217,7 +216,8 @@ def take_up(state: SchedulerState) -> Union[list[Record], Exit]:
             state, f"had {built.worker_count} workers, here are {state.rules.worker_count} (MS_WORKER_NUM)"
         )
     state.store_rebuild.asks_until_ms, state.store_rebuild.has_asked = None, False
-    rows = _give_slots(state, _members(state, built), built.ranks if built is not None else {})
+    members = _members(state, built, fills=state.store_rebuild.takes_standbys)
+    rows = _give_slots(state, members, built.ranks if built is not None else {})
     state.store_rebuild.takes_standbys = False
     if built is None:
         return rows
