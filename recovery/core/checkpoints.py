@@ -94,9 +94,12 @@ class CheckpointIndex:
         return [to_record(rank, own[rank], CheckpointState.COMMITTED) for rank in self._ranks]
 
     def record_of(self, rank: Rank, checkpoint: HeldCheckpoint) -> CheckpointRecord:
-        """The row of what a rank has just saved. Saved once more, a step that is committed stays so."""
-        holders = self._steps.at(checkpoint.step)
-        stays = holders.was_committed and self._is_common(holders)
+        """The row of what a rank has just saved, or found again.
+
+        A step that was committed stays so, also where another rank has lost its file: the rows alone tell the scheduler's next process that training
+        may not start over.
+        """
+        stays = self._steps.at(checkpoint.step).was_committed
         return to_record(rank, checkpoint, CheckpointState.COMMITTED if stays else CheckpointState.PUBLISHED)
 
     def held_records(self) -> list[CheckpointRecord]:

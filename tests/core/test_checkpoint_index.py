@@ -146,6 +146,15 @@ def test_a_step_that_is_saved_once_more_stays_committed(long: Long) -> None:
     assert long.index.record_of(Rank(1), newer).state is CheckpointState.PUBLISHED
 
 
+def test_a_step_that_one_rank_has_lost_stays_committed_in_the_rows_of_the_others(long: Long) -> None:
+    last, again = long.index.committed_step, saved(long.index.committed_step, generation=2)
+    long.index.replace(Rank(0), ())
+    long.index.add(Rank(1), again)
+
+    assert long.index.record_of(Rank(1), again).state is CheckpointState.COMMITTED
+    assert last in long.index.given_up(0)
+
+
 def test_a_rank_that_still_holds_what_was_retired_may_say_so(long: Long) -> None:
     for rank in range(RANKS):
         long.index.replace(Rank(rank), [saved(20)])

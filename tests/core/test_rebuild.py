@@ -176,6 +176,28 @@ def test_who_knows_nothing_takes_the_rank_that_is_free_and_the_job_stops_rather_
     assert {row.state for row in desk.row(CheckpointRecord)} == {CheckpointState.COMMITTED}
 
 
+def test_a_job_that_stopped_rather_than_start_over_stops_again_however_often_its_scheduler_starts() -> None:
+    """Found by the simulation: who had saved said so again, and its row told the process behind that one of no committed step."""
+    desk = Desk(Rules(worker_count=2, rebuild_store=True))
+    workers = come(desk, None, past(0, 10))
+    pass_time(desk, desk.rules.lease_ms, *workers)
+    held = ((), past(0, 10).held)
+    for _ in range(3):
+        desk.restart()
+        assert desk.machine.state.job.state is JobState.INTERRUPTED
+        for worker in workers:
+            [worker.incarnation] = [
+                row.incarnation for row in desk.row(NodeRecord) if row.node_id == worker.node_id
+            ]
+            assert isinstance(worker.register(), m.Admitted)
+        for worker, files in zip(workers, held, strict=True):
+            worker.ready(*files)
+        [job] = desk.row(JobRecord)
+        assert (job.state, job.generation) == (JobState.FAILED, 1)
+        assert "no step is held by all 2 ranks" in job.reason
+    assert EventKind.PLAN_MADE not in desk.kinds()
+
+
 def test_where_nobody_knows_anything_a_new_job_begins() -> None:
     desk = Desk(Rules(worker_count=2, rebuild_store=True))
     workers = come(desk, None, None)

@@ -79,7 +79,7 @@ TRAINING_STOP = (
         "I5",
         "core/checkpoints.py",
         "CheckpointIndex.record_of",
-        "holders.was_committed and self._is_common(holders)",
+        "self._steps.at(checkpoint.step).was_committed",
         "False",
         ("tests/core/test_checkpoint_index.py::test_a_step_that_is_saved_once_more_stays_committed",),
     ),

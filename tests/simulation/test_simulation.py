@@ -79,6 +79,8 @@ FOUND_SINCE = (
     930014750,
     # A rank sends a step to object storage that it has sent before, now from a copy that a person has made of its file.
     970007885,
+    # A rebuilt store has one rank's word that a step was held by all; the rank says again that it has the file, and the scheduler starts twice.
+    980008946,
 )
 """Seeds that failed with all kinds of faults."""
 

@@ -7,7 +7,7 @@ from recovery.core.effects import Answer, Persist
 from recovery.core.policy import rollback
 from recovery.core.policy.ranks import is_in_slot
 from recovery.core.policy.retention import INDEXED_STEPS
-from recovery.core.records import CheckpointState, EventKind, JobState, Record, to_record
+from recovery.core.records import EventKind, JobState, Record
 from recovery.core.scheduler.effects import SchedulerEffect
 from recovery.core.scheduler.membership import lost_scheduler_store, takeover
 from recovery.core.scheduler.node import Node
@@ -59,7 +59,7 @@ def take_report(state: SchedulerState, report: Report, _now_ms: int) -> list[Sch
         of_this_run = state.held_of_this_run(ready, node.record.rank)
         held = rollback.in_lineage(of_this_run, state.generations)
         records += [
-            to_record(node.record.rank, checkpoint, CheckpointState.PUBLISHED)
+            state.checkpoints.record_of(node.record.rank, checkpoint)
             for checkpoint in sorted(held, key=lambda checkpoint: checkpoint.step)[-INDEXED_STEPS:]
             if not state.checkpoints.knows(node.record.rank, checkpoint)
         ]
