@@ -99,7 +99,8 @@ class Promises:
         self._unheard: set[Process] = set()
         """Those of them for the second reason."""
         self._every_plan: set[tuple[int, int, int]] = set()
-        """Run, generation and step, also of those that nobody has received: some process may have noted their numbers."""
+        """Run, generation and step of what has left a scheduler, also where nobody follows it: some process may have noted its number. A plan that was
+        made and not written has left none, and its number is given again."""
         self._uncounted: dict[tuple[str, int], int] = {}
         """By job and rank: the highest step that any of them has done; none counts as long as their world is not found again."""
         self._newest_incarnation: dict[str, tuple[int, tuple[int, int]]] = {}
@@ -424,7 +425,6 @@ class Promises:
     def _note_plan(self, plan: m.Rollback) -> None:
         self.live.planned(plan)
         self._plans.append((plan.run, plan.generation, plan.step))
-        self._every_plan.add(self._plans[-1])
         for held in self._claims.values():
             for newer in [step for step in held if step > plan.step]:
                 del held[newer]
@@ -582,6 +582,7 @@ class Promises:
                 "I5: a plan before it is written"
             )
             self._planned = max(self._planned, (message.run, message.generation))
+            self._every_plan.add((message.run, message.generation, message.step))
             self._lost = False
         elif isinstance(message, m.Admitted):
             self._scheduler_sent = message.scheduler_incarnation

@@ -81,6 +81,8 @@ FOUND_SINCE = (
     970007885,
     # A rebuilt store has one rank's word that a step was held by all; the rank says again that it has the file, and the scheduler starts twice.
     980008946,
+    # A power cut takes a plan before it is written; its number is given again, and then the store is lost.
+    980008935,
 )
 """Seeds that failed with all kinds of faults."""
 
