@@ -118,6 +118,9 @@ class Promises:
             # One that is being built again knows no holders yet; an incarnation that it has counted on says nothing: the next store counts anew.
             known = [one for one in self.world.living if (NodeRecord, one.name) in self.world.store.rows]
             self._left_behind |= {one for one in known if self.slots.lost_its_slot(one, one.plan)}
+            # Nor does one count that never came to this store, whose plans others follow: to the next store its id may be that of another process.
+            unknown = [one for one in self.world.living if one not in known]
+            self._left_behind |= {one for one in unknown if one.plan and self._is_overtaken(one.plan)}
         self._lost = self._builds_again = True
         self._admitted.clear()
         self._planned, self._scheduler_sent = (0, 0), 0
@@ -649,8 +652,7 @@ class Promises:
         """I1, I8: one process per rank and generation, and it holds the file it is sent to."""
         admitted = process.machine.admitted
         assert admitted is not None, "a plan is for members"
-        overtaken = any(key > (plan.run, plan.generation) for key in self._received)
-        if self.is_fenced(process, plan) or (overtaken and process.frozen_until):
+        if self.is_fenced(process, plan) or (self._is_overtaken(plan) and process.frozen_until):
             # Also where a store was lost meanwhile, so that its successor has the same incarnation.
             self.world.clock.seen["a fenced incarnation woke up to an old plan"] += 1
             self._left_behind.add(process)
@@ -677,6 +679,10 @@ class Promises:
             self.slots.sent_to(process, plan)
             if tier_of(plan.path) is Tier.MEMORY:
                 self.world.clock.seen["a plan went to a step in memory"] += 1
+
+    def _is_overtaken(self, plan: m.Rollback) -> bool:
+        """Has somebody received a newer one?"""
+        return any(key > (plan.run, plan.generation) for key in self._received)
 
     def is_fenced(self, process: Process, received: m.Rollback | None = None) -> bool:
         """Has a newer incarnation of its id been admitted, or another node its rank?
