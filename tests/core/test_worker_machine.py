@@ -336,6 +336,20 @@ def test_a_stop_before_the_admission_is_immediate_and_later_leaves_in_order() ->
     assert we.SetTimer(WorkerTimer.SHUTDOWN, SHUTDOWN_GRACE_MS) in driven.effects
 
 
+def test_one_more_reason_to_leave_puts_off_no_end() -> None:
+    """A script raises and is asked to end while it leaves: where nobody takes its last message, each signal gave it the whole time again."""
+    driven = DrivenWorker().training()
+    driven.handle(s.TrainingRaised(RequestId("x"), Generation(1), 5, "ValueError: x", "Traceback"))
+    assert we.SetTimer(WorkerTimer.SHUTDOWN, SHUTDOWN_GRACE_MS) in driven.effects
+    for number in range(2):
+        stop = s.StopAsked(RequestId(f"s{number}"), "SIGTERM")
+        driven.handle(stop, SHUTDOWN_GRACE_MS - 2 + number)
+        assert driven.sent(m.Leave)
+        assert driven.effects_of(we.SetTimer) == []
+    driven.fire(WorkerTimer.SHUTDOWN, SHUTDOWN_GRACE_MS)
+    assert [(exit_.code, exit_.reason) for exit_ in driven.effects_of(e.Exit)] == [("STOPPED", "SIGTERM")]
+
+
 @pytest.mark.parametrize("refused_before", [False, True])
 def test_a_connection_that_both_sides_have_closed_is_dialled_once(refused_before: bool) -> None:
     driven = DrivenWorker().registering()

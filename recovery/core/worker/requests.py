@@ -207,8 +207,12 @@ class Departure:
         self._code, self._reason = code, reason
         if not admitted:
             return [Exit(code, reason)]
+        sent = self._requests.send(last)
+        if self._begun:
+            # One more reason puts off no end: whoever asked for it first waits, and kills a process that takes too long.
+            return sent
         self._begun = True
-        return [*self._requests.send(last), SetTimer(WorkerTimer.SHUTDOWN, now_ms + SHUTDOWN_GRACE_MS)]
+        return [*sent, SetTimer(WorkerTimer.SHUTDOWN, now_ms + SHUTDOWN_GRACE_MS)]
 
     def on_due(self) -> list[WorkerEffect]:
         """The grace period is over: it ends."""
