@@ -648,6 +648,28 @@ class Promises:
 
     # --- the workers ---------------------------------------------------------------------------------------------------
 
+    def may_end_well(self, process: Process) -> bool:
+        """Has the job finished? Or failed alone since what all ranks held of its last step was damaged, while this rank was done and cut off?
+
+        A rank that is done and hears no scheduler for MS_TOPO_TIMEOUT ends well where all ranks hold its last step. Of what became of the
+        files since, and of its job for want of them, it cannot know.
+        """
+        world, admitted = self.world, process.machine.admitted
+        if "finished" in world.outcomes:
+            return True
+        is_cut_off = process.wire is None and world.verdict == "NO_COMMON_CHECKPOINT"
+        if not is_cut_off or process.phase != "done" or admitted is None:
+            return False
+        held = self._committed.get((admitted.job, admitted.run), 0) >= process.step
+        rows = [row for row in world.store.all(CheckpointRecord) if row.step == process.step]
+        of_run = [(row, world.disk.file_at(row.path)) for row in rows if row.run == admitted.run]
+        damaged = any(
+            file is None or file.gone or file.fault or not file.good or file.rank != row.rank
+            for row, file in of_run
+        )
+        world.clock.seen["a rank ended well whose last step was damaged for its job"] += held and damaged
+        return held and damaged
+
     def plan_received(self, process: Process, plan: m.Rollback) -> None:
         """I1, I8: one process per rank and generation, and it holds the file it is sent to."""
         admitted = process.machine.admitted

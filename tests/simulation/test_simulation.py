@@ -6,8 +6,10 @@ import argparse
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
+from recovery.core.records import RunRecord
 from tests.simulation.faults import DRAWN, IN_AN_OFFER, KINDS, Fault
 from tests.simulation.run import run, shrink
 from tests.simulation.shape import Spares, shape_of
@@ -85,6 +87,8 @@ FOUND_SINCE = (
     980008935,
     # Whoever a rebuilt store has never met trains on; the store is lost again, and the next one meets another process of its id first.
     980008587,
+    # The only rank is done and cut off; what it saved last is damaged, and its job fails for that. It ends well, since all ranks held it.
+    981001116,
 )
 """Seeds that failed with all kinds of faults."""
 
@@ -159,6 +163,30 @@ def test_a_second_process_of_one_that_runs_beside_its_slot_loses_nobody() -> Non
     assert slot.process is first
     of_slot = [process for process in world.living if process.slot is slot]
     assert len(of_slot) == len(set(of_slot)) == 3
+
+
+@pytest.mark.parametrize(
+    "but", ["", "the job goes on", "not done", "not held by all", "heard", "not damaged"]
+)
+def test_nobody_ends_well_before_the_job_but_who_is_cut_off_with_a_last_step_that_was_damaged(
+    but: str,
+) -> None:
+    world = World(0, shape_of(0, ("cut",), workers=1, spares=Spares()))
+    world.clock.run(5_000_000, lambda: "finished" in world.outcomes)
+    process, files, last = world.slots["w0"].process, world.disk["w0"], world.shape.steps
+    assert process is not None
+    assert process.wire is not None
+    assert process.phase == "done"
+    assert world.promises.may_end_well(process)
+    # As if it had failed instead.
+    run = msgspec.structs.replace(world.store.all(RunRecord)[0], outcome="no_common_checkpoint")
+    world.store.commit((run,))
+    world.verdict = "" if but == "the job goes on" else "NO_COMMON_CHECKPOINT"
+    process.phase = "training" if but == "not done" else "done"
+    process.step = last + (but == "not held by all")
+    process.wire = process.wire if but == "heard" else None
+    files[last] = msgspec.structs.replace(files[last], good=but == "not damaged")
+    assert world.promises.may_end_well(process) is not bool(but)
 
 
 def test_one_seed_leaves_the_same_trace_in_every_process() -> None:
