@@ -760,7 +760,8 @@ class Promises:
             return
         if now != before:
             assert now > before, f"I10: rank {plan.rank} stepped in generation {now} after {before}"
-            if plan.run != before[0]:
+            # Of whom no step has counted before, there are only those that a world has done which was left behind and is found again.
+            if before[0] not in (0, plan.run):
                 applied.clear()
             del applied[plan.step :]
             if plan.live_rank is not None:

@@ -89,6 +89,8 @@ FOUND_SINCE = (
     980008587,
     # The only rank is done and cut off; what it saved last is damaged, and its job fails for that. It ends well, since all ranks held it.
     981001116,
+    # A rank's first plan is in its socket when the store is lost, and it wakes up to that; its world, whose other ranks count, is found again.
+    990009671,
 )
 """Seeds that failed with all kinds of faults."""
 
@@ -187,6 +189,44 @@ def test_nobody_ends_well_before_the_job_but_who_is_cut_off_with_a_last_step_tha
     process.wire = process.wire if but == "heard" else None
     files[last] = msgspec.structs.replace(files[last], good=but == "not damaged")
     assert world.promises.may_end_well(process) is not bool(but)
+
+
+@pytest.mark.parametrize(
+    ("counted_before", "found_at", "step", "is_kept"),
+    [
+        (0, 2, 3, True),
+        (0, 2, 4, False),
+        (0, 2, 2, False),
+        (0, 4, 5, False),
+        (1, 2, 3, True),
+        (1, 2, 4, False),
+    ],
+)
+def test_a_rank_goes_on_behind_what_a_world_has_done_that_was_left_behind_and_is_found_again(
+    counted_before: int, found_at: int, step: int, *, is_kept: bool
+) -> None:
+    """Also one of which no step has counted before. It has done three."""
+    world = World(0, shape_of(0, ("cut",), workers=1, spares=Spares()))
+    slot, promises = world.slots["w0"], world.promises
+    world.clock.run(5_000_000, lambda: slot.process is not None and slot.process.plan is not None)
+    assert slot.process is not None
+    assert slot.process.plan is not None
+    of, plan = slot.process, slot.process.plan
+    for number in range(1, counted_before + 1):
+        promises.stepped(of, plan, number)
+    promises._left_behind.add(of)
+    for number in range(counted_before + 1, 4):
+        promises.stepped(of, plan, number)
+
+    found = msgspec.structs.replace(plan, generation=plan.generation + 1_000, step=found_at)
+    promises._count_left_behind(found)
+    promises._left_behind.discard(of)
+    if is_kept:
+        promises.stepped(of, found, step)
+        assert promises._applied[plan.job, plan.rank] == list(range(1, step + 1))
+    else:
+        with pytest.raises(AssertionError, match="I10: rank 0 did step"):
+            promises.stepped(of, found, step)
 
 
 def test_one_seed_leaves_the_same_trace_in_every_process() -> None:
