@@ -141,6 +141,11 @@ class Giver:
         """Hosts whose ranks others hold: they are begun again when another host has left."""
         self.done: Counter[str] = Counter()
         self.has_room = True
+        self._looked = (0, 0)
+        """How many steps were lost, and how many losses announced, up to the notices that `_near` is of."""
+        self._near = False
+        self.unannounced: list[str] = []
+        """Losses behind notices that had time enough, or that nobody announced: each by the notice before which it was found."""
 
     def give(self, notice: Notice) -> None:
         """Wait for the moment, give it, wait until it was followed, and begin again what has left."""
@@ -152,6 +157,8 @@ class Giver:
                 return
             cluster.until(step + _AHEAD)
             self._wait(lambda: cluster.step() >= step, f"step {step}")
+            # What was lost to the notices before has been done again by now.
+            self._account(f"before {notice}")
             if notice.moment != "step":
                 self._await_moment(notice.moment)
         _PAUSE.wait(notice.into_ms / 1_000)
@@ -166,8 +173,18 @@ class Giver:
         cluster.until(self._last)
         hosts = {*range(self._shape.hosts)}
         self._wait(lambda: all(cluster.code_of(host) == 0 for host in hosts - self._idle), "end of the job")
+        self._account("at the end")
         left = [pid for host in range(self._shape.hosts) for pid in cluster.network.processes(host)]
         assert not left, f"left behind: {left}"
+
+    def _account(self, where: str) -> None:
+        """What the notices since the last look have cost: no step, but where one of them had no time, and then it is said."""
+        lost, announced = self._cluster.steps_lost(), len(self._cluster.announced())
+        before, said = self._looked
+        if lost > before and not (self._near and announced > said):
+            why = "announced by nobody" if self._near else "all notices had time enough"
+            self.unannounced.append(f"{lost - before} steps lost {where}: {why}")
+        self._looked, self._near = (lost, announced), False
 
     def _wait(self, until: Callable[[], object], what: str) -> None:
         """Meanwhile nothing ends but what a notice has ended, which is begun again."""
@@ -217,6 +234,7 @@ class Giver:
         else:
             cluster.file_of(host).write_text(text)
         self.done[notice.source + ", too near" * notice.is_near] += 1
+        self._near |= notice.is_near
         launcher = cluster.processes[cluster.names_of_launchers[host]]
         starts = cluster.said_by(host).count(_FROM_BEFORE)
 
@@ -288,9 +306,7 @@ class NoticeSoak(Soak):
             except AssertionError as error:
                 fault = str(error).partition("\n")[0]
             lost = cluster.steps_lost()
-            announced, near = cluster.announced(), any("too near" in kind for kind in giver.done)
-            if not fault and lost and not (near and announced):
-                fault = f"{lost} steps lost; announced: {announced}"
+            fault = fault or "; ".join(giver.unannounced)
             for host in range(shape.hosts):
                 made.end(host)
         if not fault:
