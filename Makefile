@@ -108,7 +108,7 @@ test-stories-trainers: $(TR_STAMP)
 test-planted: $(STAMP)
 	$(FIXED) exec $(BIN)/python -m tests.planted.run --changed-since --most 40 --jobs 2 --hang 20
 
-tools-of-clusters:  ## the same for the tests of jobs on Slurm, and those of metrics on Prometheus
+tools-of-clusters:  ## the same for the tests of jobs on Slurm, of metrics on Prometheus, and of the live page in Chromium
 	@$(MAKE) --no-print-directory tools TOOLS="$(TOOLS_OF_CLUSTERS)"
 
 test-all: $(STAMP) $(MS_STAMP) $(TR_STAMP) $(RAY_STAMP) tools-of-clusters  ## everything else that is decided by what happens, 40 minutes: all clusters, drawn examples, all planted bugs, MindSpore, trainers
@@ -129,7 +129,7 @@ test-mindspore: $(MS_STAMP)  ## the tests of recovery.mindspore, on the real Min
 # What can be had where it is missing, by Debian's names; `make tools` installs it as root, and names it otherwise.
 TOOLS := ip:iproute2 nft:nftables mpirun:openmpi-bin openssl:openssl unshare:util-linux setpriv:util-linux mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs
 # Only `test-all` needs them.
-TOOLS_OF_CLUSTERS := slurmctld:slurmctld slurmd:slurmd srun:slurm-client munged:munge nsenter:util-linux prometheus:prometheus promtool:prometheus
+TOOLS_OF_CLUSTERS := slurmctld:slurmctld slurmd:slurmd srun:slurm-client munged:munge nsenter:util-linux prometheus:prometheus promtool:prometheus chromium:chromium chromedriver:chromium-driver
 tools:  ## install the programs that some tests need (Debian and Ubuntu, as root), or name what is missing
 	@missing=$$(for tool in $(TOOLS); do command -v $${tool%%:*} >/dev/null || echo $${tool#*:}; done | sort -u | tr '\n' ' '); \
 	[ -z "$$missing" ] && exit 0; \

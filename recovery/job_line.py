@@ -171,6 +171,18 @@ def hang_of(view: Mapping[str, Any]) -> str:
     return f"rank {hang['rank']} may hang: {at} for {limit}"
 
 
+def leaving_of(view: Mapping[str, Any]) -> str:
+    """Who is asked to leave, how long that may take, and why; empty: nobody."""
+    leaving = view.get("leaving")
+    if leaving is None:
+        return ""
+    who = "the whole job" if leaving["whole_job"] else ", ".join(leaving["nodes"][:_NAMED_MAX])
+    if not leaving["whole_job"] and len(leaving["nodes"]) > _NAMED_MAX:
+        who += f" and {len(leaving['nodes']) - _NAMED_MAX} more"
+    at = f"; all save step {leaving['step']}" if leaving["step"] else ""
+    return f"{who}, within {duration(leaving['left_ms'] / 1000)} ({leaving['reason']}){at}"
+
+
 def training_parts(training: Training, per_s: float) -> list[Part]:
     """How far, how fast, until when.
 

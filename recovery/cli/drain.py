@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import threading
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import psutil
 import typer
 
 from recovery.cli.options import RecoveryPath
-from recovery.cli.source import Address, own_access
+from recovery.cli.source import Address, own_access, scheduler_here
 from recovery.core.scheduler.barrier import BarrierState
 from recovery.errors import ProcessError, UsageError
 from recovery.report import stored as stored_state
-from recovery.store.lock import owner_of
-from recovery.store.paths import scheduler_path
 from recovery.transport import inspection_client
 
 _POLL_S = 0.1
@@ -83,19 +79,11 @@ def _scheduler_of(path: Path) -> Address:
         StoreError, RecoveryPathError: there is no job.
     """
     stored_state.read_stored(path)
-    owner = owner_of(scheduler_path(path))
-    try:
-        sockets = [] if owner is None else psutil.Process(owner.pid).net_connections(kind="tcp")
-    except psutil.Error:
-        sockets = []
-    listening = [found.laddr for found in sockets if found.status == psutil.CONN_LISTEN]
-    if not listening:
+    found = scheduler_here(path)
+    if found is None:
         raise UsageError(
             field=str(path),
             reason="no scheduler of this job runs on this host that this user may ask",
             next_step="Run the command on the scheduler's host, as its user; `recovery status` shows whether it runs.",
         )
-    host, port = listening[0]
-    # One that listens on all addresses is reached at this one.
-    anywhere = ipaddress.ip_address(host).is_unspecified
-    return ("::1" if ":" in host else "127.0.0.1") if anywhere else host, port
+    return found

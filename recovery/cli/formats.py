@@ -16,6 +16,7 @@ from rich.text import Text
 from typing_extensions import assert_never
 
 from recovery.errors.base import printable
+from recovery.report.as_json import in_one_line
 from recovery.report.tables import View
 
 _PIPE_WIDTH = 20_000
@@ -135,12 +136,8 @@ def print_json(value: Any) -> None:
 
 
 def json_of(value: Any) -> bytes:
-    """An indented document. A byte of a path that is no text becomes a question mark: JSON holds text only."""
-    try:
-        return msgspec.json.format(msgspec.json.encode(value), indent=2)
-    except UnicodeEncodeError:
-        text = json.dumps(msgspec.to_builtins(value), indent=2, ensure_ascii=False)
-        return text.encode(errors="replace")
+    """An indented document."""
+    return msgspec.json.format(in_one_line(value), indent=2)
 
 
 def print_line(text: str) -> None:

@@ -92,6 +92,11 @@ COMMANDS = (
         "Where the job stands: state, who is missing, newest common checkpoint, last events.",
     ),
     Command("top", LOOK, "The status, kept up to date."),
+    Command(
+        "open",
+        LOOK,
+        "The job in a browser, live or over: what each rank does, checkpoints, recoveries and what they cost.",
+    ),
     Command("nodes", LOOK, "The nodes: rank, incarnation, state, step, why."),
     Command("steps", LOOK, "How far each worker has noted that it is."),
     Command("checkpoints", LOOK, "Every rank's checkpoints, newest first."),

@@ -13,6 +13,7 @@ from recovery.cli.source import path_of
 from recovery.report import stored as stored_state
 from recovery.report.plan import Plan
 from recovery.report.plan import plan as make_plan
+from recovery.report.plan_text import lines_of
 from recovery.report.rank_progress import stored_newest_step
 from recovery.report.stored import Stored
 
@@ -37,35 +38,6 @@ def plan(
 
 
 def _show(state: Stored, found: Plan) -> None:
-    actions = {
-        "resume": f"go on at step {found.step} (epoch {found.epoch}, step {found.step_in_epoch} in it)",
-        "start": "start at step 0 with newly initialised weights",
-        "new_run": f"begin run {state.job.run + 1} at step 0",
-        "fail": "end the job: NO_COMMON_CHECKPOINT",
-    }
-    console.print(Text.assemble(("a restart now would ", ""), (actions[found.action], "bold")))
-    console.print(f"why: {found.reason}")
-    for guess in found.guesses:
-        console.print(f"not known: {guess}", style="yellow")
-    if found.steps_lost:
-        console.print(f"steps to do again: {found.steps_lost} (the newest was {stored_newest_step(state)})")
-    for file in found.files:
-        result = (
-            Text("verified", style="green")
-            if file.verified
-            else Text(f"not verified: {file.why_not}", style="yellow")
-        )
-        console.print(
-            Text.assemble(f"  rank {file.rank} ({file.node_id})  {file.path}  ({file.tier})  ", result),
-            soft_wrap=True,
-        )
-    for file in found.stepped_back:
-        console.print(f"  not usable: rank {file.rank}: {file.why_not}", style="red", soft_wrap=True)
-    for standby in found.standbys:
-        rank = standby["takes_rank"]
-        does = "stands by" if rank is None else f"is asked first to take rank {rank}"
-        console.print(f"  {standby['node_id']} {does}")
-    for refused in found.refused:
-        taken = refused["rank_taken_by"]
-        else_why = f", and nobody waits for it: {taken} has its rank" if taken else ""
-        console.print(f"  {refused['node_id']} is refused for {refused['rejoin_left_s']:g} s more{else_why}")
+    for line in lines_of(found, run=state.job.run, newest_step=lambda: stored_newest_step(state)):
+        text = Text.assemble(line.text, (line.marked, line.style)) if line.marked else line.text
+        console.print(text, style=None if line.marked else line.style or None, soft_wrap=line.is_whole)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import os
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from recovery import config
 from recovery.cli.start import RUN_PATH
@@ -13,6 +16,8 @@ from recovery.core.converter import Converter
 from recovery.core.records import EventRecord
 from recovery.errors import SettingError, UsageError
 from recovery.launch.credentials import of_viewer
+from recovery.store.lock import owner_of
+from recovery.store.paths import scheduler_path
 from recovery.store.reader import StoredEvent
 from recovery.tls.process_channels import channel_of
 from recovery.tls.side import Side
@@ -69,14 +74,35 @@ def source_of(path: Path | None, connect: str | None) -> Source:
     return host.strip("[]"), int(port)
 
 
-def ask(address: Address, route: str) -> Any:
+def scheduler_here(path: Path) -> Address | None:
+    """Where the scheduler of a recovery path listens; None: none runs on this host that this user may ask."""
+    owner = owner_of(scheduler_path(path))
+    try:
+        sockets = [] if owner is None else psutil.Process(owner.pid).net_connections(kind="tcp")
+    except psutil.Error:
+        sockets = []
+    listening = [found.laddr for found in sockets if found.status == psutil.CONN_LISTEN]
+    if not listening:
+        return None
+    host, port = listening[0]
+    # One that listens on all addresses is reached at this one.
+    anywhere = ipaddress.ip_address(host).is_unspecified
+    return ("::1" if ":" in host else "127.0.0.1") if anywhere else host, port
+
+
+def ask(address: Address, route: str, recovery_path: Path | None = None) -> Any:
     """Give the answer of the scheduler that runs there.
+
+    Args:
+        address: where.
+        route: what is asked for.
+        recovery_path: of its job, with the token; None: MS_RECOVERY_PATH, if that is set.
 
     Raises:
         UsageError: none answers.
     """
     try:
-        return asyncio.run(inspection_client.ask(*address, route, access=own_access()))
+        return asyncio.run(inspection_client.ask(*address, route, access=own_access(recovery_path)))
     except inspection_client.NoAnswerError as error:
         raise UsageError(
             field=f"--connect={address[0]}:{address[1]}",

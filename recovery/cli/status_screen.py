@@ -10,7 +10,7 @@ from rich.text import Text
 
 from recovery import job_line
 from recovery.cli.formats import table_of, text_of
-from recovery.cli.source import Source, ask, event_of
+from recovery.cli.source import Address, Source, ask, event_of
 from recovery.report import status as status_report
 from recovery.report import stored as stored_state
 from recovery.report import tables
@@ -27,8 +27,14 @@ def status_of(source: Source) -> dict[str, Any]:
     """Where the job stands, as plain values by key."""
     if isinstance(source, Path):
         return status_report.status(stored_state.read_stored(source))
-    events = [event_of(row) for row in ask(source, "/events")]
-    return status_report.status_of_view(ask(source, "/status"), events, place=f"{source[0]}:{source[1]}")
+    return status_of_scheduler(source)
+
+
+def status_of_scheduler(address: Address, recovery_path: Path | None = None) -> dict[str, Any]:
+    """The same as a running scheduler knows it. Arguments and errors as of `ask`."""
+    events = [event_of(row) for row in ask(address, "/events", recovery_path)]
+    view = ask(address, "/status", recovery_path)
+    return status_report.status_of_view(view, events, place=f"{address[0]}:{address[1]}")
 
 
 def screen(found: dict[str, Any], per_s: float = 0.0) -> Group:
@@ -49,7 +55,8 @@ def screen(found: dict[str, Any], per_s: float = 0.0) -> Group:
         ("state", found["state"]),
         *_training(found, per_s),
         *([("waits for", _waits_for(found))] if found["waits_for"] else []),
-        *([("hang", _hang(found))] if found["hang"] else []),
+        *([("hang", hang_text(found))] if found["hang"] else []),
+        *([("leaving", job_line.leaving_of(found))] if found["leaving"] else []),
         *([("reason", found["reason"])] if found["reason"] else []),
         ("scheduler", f"{process}, incarnation {scheduler['incarnation']}"),
         ("generation", f"{found['generation']}, began at step {found['generation_began_at_step'] or 0}"),
@@ -65,7 +72,7 @@ def screen(found: dict[str, Any], per_s: float = 0.0) -> Group:
             f"step {found['committed_step']}" if found["committed_step"] else "none is common yet",
         ),
         *([("notices", _notices(found["notices"]))] if found["notices"] else []),
-        *([("failed", failed)] if (failed := _failed_work(found)) else []),
+        *([("failed", failed)] if (failed := failed_work(found)) else []),
     ]
     lines: list[Any] = [Text.assemble((f"{name:<12}", "bold"), text_of(value)) for name, value in facts]
     if found["ranks"]:
@@ -95,7 +102,7 @@ _FAILED_WORK = (
 """Where each is counted, and what one and several are called."""
 
 
-def _failed_work(found: dict[str, Any]) -> str:
+def failed_work(found: dict[str, Any]) -> str:
     """What failed beside training in this run, and the newest of it; empty: nothing. A scheduler of an earlier release does not count all."""
     counted = [(found[key] or 0, one, several) for key, one, several in _FAILED_WORK]
     said = ", ".join(
@@ -113,7 +120,10 @@ def _training(found: dict[str, Any], per_s: float) -> list[tuple[str, str]]:
     return [("training", "  ".join(part.text for part in parts))]
 
 
-def _hang(found: dict[str, Any]) -> str:
+def hang_text(found: dict[str, Any]) -> str:
+    """Who may hang, and where; empty: nobody is suspected."""
+    if not found["hang"]:
+        return ""
     frames = found["hang"]["stack"].splitlines()
     return f"{job_line.hang_of(found)}{f'; its main thread is at {frames[-1]}' if frames else ''}"
 

@@ -137,15 +137,23 @@ def _step_age(facts: Facts) -> Values:
 
 
 def _ettr(facts: Facts) -> Values:
-    """Where the job does not go on, the time since then counts too, up to now."""
     timeline = facts.timeline
+    return _one(None if timeline is None else ettr(timeline, facts.now.state, facts.now_ms))
+
+
+def ettr(timeline: Timeline, state: str, now_ms: int) -> float | None:
+    """Useful time by all time since the run's first start, 0 to 1; None: nobody knows.
+
+    Args:
+        timeline: of the run.
+        state: of the job. Where it does not go on, the time since then counts too, up to now.
+        now_ms: by the wall clock.
+    """
     # What was before the oldest event that is kept, nobody knows.
-    if timeline is None or not timeline.tells_steps or timeline.begins_later:
-        return {}
-    end_ms = timeline.end_ms
-    if facts.now.state not in _GOES_ON:
-        end_ms = max(end_ms, facts.now_ms)
-    return _one(timeline.useful_ms / max(1, end_ms - timeline.begin_ms))
+    if not timeline.tells_steps or timeline.begins_later:
+        return None
+    end_ms = timeline.end_ms if state in _GOES_ON else max(timeline.end_ms, now_ms)
+    return timeline.useful_ms / max(1, end_ms - timeline.begin_ms)
 
 
 def _step_seconds(timeline: Timeline) -> float | None:
@@ -338,6 +346,12 @@ METRICS = (
         Kind.COUNTER,
         "times that a rank was connected and made no step for MS_STEP_TIMEOUT",
         _of_timeline(lambda timeline: timeline.hangs),
+    ),
+    Metric(
+        "recovery_mismatches_total",
+        Kind.COUNTER,
+        "times that ranks which must hold the same did not: their save was not committed (MS_COMPARE_REPLICAS)",
+        _of_timeline(lambda timeline: timeline.mismatches),
     ),
 )
 

@@ -69,7 +69,7 @@ def status(stored: Stored) -> dict[str, Any]:
         "ranks": RANKS.rows(ranks),
         "unreadable": list(noted.unreadable),
         # What only a running scheduler is told.
-        **dict.fromkeys(("epoch", "total_steps", "loss", "waits_s", "hang")),
+        **dict.fromkeys(("epoch", "total_steps", "loss", "waits_s", "hang", "leaving")),
         "waits_for": [],
     }
 
@@ -144,6 +144,7 @@ def _told(view: dict[str, Any]) -> dict[str, Any]:
         "waits_s": None if waits_ms is None else waits_ms / 1000,
         "waits_for": job_line.waits_for(view),
         "hang": view.get("hang"),
+        "leaving": view.get("leaving"),
     }
 
 

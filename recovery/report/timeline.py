@@ -76,6 +76,8 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     """Until when all ranks are known to have trained last; 0: they never did."""
     hangs: int = 0
     """How often a rank was connected and made no step for MS_STEP_TIMEOUT."""
+    mismatches: int = 0
+    """How often ranks that must hold the same did not (`replicas_differ`)."""
     begins_later: bool = False
     """Its oldest events were deleted (`history_thinned`): it begins with the first generation of which all are there."""
 
@@ -186,6 +188,7 @@ def make_timeline(  # noqa: PLR0913 - each is read from another place
         hangs=sum(
             stored.event.details == NO_STEP for _, stored in log.of_kind(EventKind.GENERATION_INTERRUPTED)
         ),
+        mismatches=sum(1 for _ in log.of_kind(EventKind.REPLICAS_DIFFER)),
         tells_steps=any(times.generations[number].first_steps for number in times.generations),
         begins_later=begins_later,
     )

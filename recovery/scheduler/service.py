@@ -43,6 +43,7 @@ from recovery.errors import (
 )
 from recovery.scheduler import side_thread
 from recovery.scheduler.executor import Executor
+from recovery.scheduler.history_page import HistoryPage
 from recovery.scheduler.metrics_page import MetricsPage
 from recovery.scheduler.process_watch import when_gone
 from recovery.scheduler.startup import load_machine, open_store, raise_descriptor_limit
@@ -144,13 +145,16 @@ class _Service:
         )
         # A name server that is silent takes 10 s and more: nobody waits for it, at the end neither.
         side_thread.start("own-name", socket.getfqdn, authenticator.is_also)
-        metrics = MetricsPage(self._machine.state, path)
+        pages = (
+            ("/metrics", MetricsPage(self._machine.state, path).answer),
+            ("/history", HistoryPage(path).answer),
+        )
         server = self._server = Server(
             authenticator=authenticator,
             rules=self._settings.rules,
             on_message=self._on_message,
             on_lost=self._on_lost,
-            inspection=Inspection(self._routes(), (("/drain", self._drain),), metrics.answer),
+            inspection=Inspection(self._routes(), (("/drain", self._drain),), pages),
             channel=self._channel,
         )
         port = await server.start(self._settings.sched_host, self._settings.sched_port)

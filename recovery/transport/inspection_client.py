@@ -30,7 +30,7 @@ async def ask(host: str, port: int, path: str, *, post: Any = None, access: Acce
     Args:
         host: address or name of the scheduler; IPv6 without brackets.
         port: its port.
-        path: `/status`, `/generations`, `/checkpoints`, `/events`, `/lost` or `/drain`.
+        path: `/status`, `/generations`, `/checkpoints`, `/events`, `/history`, `/lost` or `/drain`.
         post: what to ask for by `POST`, as JSON; None: `GET`.
         access: how the connection is secured; None: in no way.
 

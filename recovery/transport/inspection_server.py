@@ -29,7 +29,7 @@ _FOR_ANOTHER = ("Origin", "Forwarded", "Via", "X-Forwarded-For")
 Route = Callable[[], tuple[bytes, str]]
 """Gives body and content type."""
 
-Metrics = Callable[[str], Awaitable[tuple[bytes, str]]]
+Page = Callable[[str], Awaitable[tuple[bytes, str]]]
 """Takes the `Accept` header; gives body and content type. It may wait, for less than a connection may take to its answer."""
 
 Action = Callable[[bytes], tuple[int, Any]]
@@ -42,8 +42,8 @@ class Inspection(NamedTuple):
     routes: Sequence[tuple[str, Route]] = ()
     actions: Sequence[tuple[str, Action]] = ()
     """For processes of the scheduler's own host."""
-    metrics: Metrics | None = None
-    """For a monitoring system, which neither registers nor answers a challenge."""
+    pages: Sequence[tuple[str, Page]] = ()
+    """Those that may wait. Of METRICS_PATH: for a monitoring system, which neither registers nor answers a challenge."""
 
 
 def healthz() -> tuple[bytes, str]:
@@ -76,21 +76,22 @@ class InspectionPages:
             rejections: logs peers that ask for what there is not, or may not be asked for from there.
         """
         self._routes: dict[str, Route] = {HEALTH_PATH: healthz, **dict(inspection.routes)}
-        self._actions, self._metrics = dict(inspection.actions), inspection.metrics
+        self._actions, self._pages = dict(inspection.actions), dict(inspection.pages)
         self._rejections = rejections
 
     def action_of(self, request: web.BaseRequest) -> Action | None:
         """What a request asks to do; None: it asks to see something."""
         return self._actions.get(request.path) if request.method == "POST" else None
 
-    async def metrics(self, request: web.BaseRequest) -> web.Response | None:
-        """What a monitoring system asks for; None: it is not that."""
-        if self._metrics is None or request.path != METRICS_PATH:
+    async def page(self, request: web.BaseRequest) -> web.Response | None:
+        """A page that may wait; None: something else is asked for."""
+        page = self._pages.get(request.path)
+        if page is None:
             return None
         if request.method not in ("GET", "HEAD"):
             return text_of(405, "only GET")
         try:
-            body, content_type = await self._metrics(request.headers.get("Accept", ""))
+            body, content_type = await page(request.headers.get("Accept", ""))
         except Exception:
             _logger.exception(_FAILED, request.path)
             return text_of(500, _SEE_LOG)
@@ -104,8 +105,7 @@ class InspectionPages:
     def _show(self, request: web.BaseRequest) -> web.Response:
         route = self._routes.get(request.path)
         if route is None:
-            shown = [*self._routes, *([METRICS_PATH] if self._metrics is not None else [])]
-            there_is = f"no such path; there is {', '.join(sorted(shown))}"
+            there_is = f"no such path; there is {', '.join(sorted([*self._routes, *self._pages]))}"
             return refused(self._rejections, request, "asked for a path that does not exist", 404, there_is)
         if request.method not in ("GET", "HEAD"):
             return text_of(405, "only GET")

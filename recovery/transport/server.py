@@ -236,7 +236,7 @@ class Server:
             return proven
         if request.path == CLUSTER_PATH:
             return await self._serve(request, proven)
-        response = await self._shown.metrics(request) or self._shown.answer(request, action, body)
+        response = await self._shown.page(request) or self._shown.answer(request, action, body)
         if proven is not None:
             response.headers.update(proven.headers)
         return response

@@ -158,3 +158,21 @@ def test_hosts_that_are_all_taken_away_at_once_leave_behind_one_step(standbys: i
     assert left.heard(leaves) == [said(step, request="one")]
     assert left.heard(ends) == [said(step, request="zero")]
     assert not left.one.hears(GoOn)
+
+
+def test_who_leaves_and_within_what_time_is_shown_until_it_has_left() -> None:
+    left = Left(standbys=0)
+
+    def shown() -> object:
+        return job_view(left.desk.machine.state, left.desk.now)["leaving"]
+
+    assert shown() is None
+    left.leave()
+    left.desk.at(left.desk.now + 3_000)
+    leaving = {"nodes": ["worker_1"], "whole_job": False, "left_ms": NOTICE_MS - 3_000, "step": 0}
+    reason = "the launcher at 10.0.0.1: SIGTERM"
+    assert shown() == {**leaving, "reason": reason}
+    step = left.saved()
+    assert left.outcome()
+    assert shown() is None
+    assert step

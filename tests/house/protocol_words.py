@@ -163,7 +163,7 @@ ends that generation.
 contribution of `held` or `copies`. 404: it does not have it; 503: others are served, ask again. The manifest's seal (of format 1: the file's
 SHA-256) must be DIGEST, and each file what the manifest says: whoever fetches checks both. A node without `serves` is asked for nothing and ordered no copies.
 
-**Inspection.** `GET` of `/healthz` (text), `/status`, `/lost` (for launchers), `/generations`, `/checkpoints`, `/events`, `/drain` (JSON) and `/metrics` (text, for Prometheus) on the same port, without registering; `/metrics` also without a proof, by processes of the scheduler's own host, and with `Authorization: Bearer TOKEN`. `POST /drain` with `{{"target": "NODE OR HOST"}}`, from
+**Inspection.** `GET` of `/healthz` (text), `/status`, `/lost` (for launchers), `/generations`, `/checkpoints`, `/events`, `/history` (for the live page), `/drain` (JSON) and `/metrics` (text, for Prometheus) on the same port, without registering; `/metrics` also without a proof, by processes of the scheduler's own host, and with `Authorization: Bearer TOKEN`. `POST /drain` with `{{"target": "NODE OR HOST"}}`, from
 the scheduler's own host only, begins a planned departure.
 
 """

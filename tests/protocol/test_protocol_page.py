@@ -229,6 +229,7 @@ def test_http_answers_are_those_of_the_page(forming: Scheduler) -> None:
     assert set(routes) == {
         "/healthz",
         "/status",
+        "/history",
         "/lost",
         "/generations",
         "/checkpoints",

@@ -98,7 +98,7 @@ def test_files_that_cannot_be_read_leave_the_metrics_of_now(
 def test_nobody_waits_for_a_past_that_takes_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = threading.Event()
     monkeypatch.setattr(job_metrics.LiveMetrics, "read", lambda *_: go_on.wait(WAIT_S))
-    monkeypatch.setattr("recovery.scheduler.metrics_page.WAIT_S", 0.1)
+    monkeypatch.setattr("recovery.scheduler.past_reader.WAIT_S", 0.1)
 
     async def main() -> tuple[dict[str, float], int]:
         page = MetricsPage(of_a_job(), tmp_path)

@@ -31,7 +31,7 @@ async def broken(_accept: str) -> tuple[bytes, str]:
     raise ValueError(message)
 
 
-SHOWN = Inspection(routes=(("/status", json_route(dict)),), metrics=told)
+SHOWN = Inspection(routes=(("/status", json_route(dict)),), pages=(("/metrics", told),))
 
 
 def ask(
@@ -123,7 +123,7 @@ def test_the_wish_for_a_format_reaches_it_and_its_type_comes_back_whole() -> Non
 
 
 def test_metrics_that_fail_end_nothing_and_are_not_acted_on(caplog: pytest.LogCaptureFixture) -> None:
-    assert answered(inspection=Inspection(metrics=broken))[0] == 500
+    assert answered(inspection=Inspection(pages=(("/metrics", broken),)))[0] == 500
     assert "event=inspection_failed path=/metrics" in caplog.text
     assert answered(method="POST")[0] == 405
     status, body, _ = answered(inspection=Inspection())

@@ -11,6 +11,7 @@ import msgspec
 
 from recovery.core.copy_index import with_copies
 from recovery.core.ids import NodeId
+from recovery.core.policy.ranks import natural_key
 from recovery.core.records import JobState, NodeState
 from recovery.core.scheduler.membership import death_proof
 from recovery.core.scheduler.node import Node
@@ -45,6 +46,7 @@ def job_view(state: SchedulerState, now_ms: int) -> dict[str, Any]:
         "waits_ms": None if since_ms is None else now_ms - since_ms,
         "step_age_ms": _step_age_ms(state.workers, now_ms),
         "hang": _hang(state),
+        "leaving": _leaving(state, now_ms),
         "nodes": [
             {
                 "node_id": node.record.node_id,
@@ -108,6 +110,20 @@ def _hang(state: SchedulerState) -> dict[str, Any] | None:
         "limit_ms": suspect.limit_ms,
         "left_out": suspect.left_out,
         "stack": "" if told is None else told.stack,
+    }
+
+
+def _leaving(state: SchedulerState, now_ms: int) -> dict[str, Any] | None:
+    """Whose processes are asked to leave, by whom, within what time, and at which step all save for that; None: nobody's."""
+    barrier = state.barrier
+    if barrier is None or not barrier.is_under_way or barrier.ends_training:
+        return None
+    return {
+        "nodes": sorted(barrier.departing, key=natural_key),
+        "whole_job": barrier.ends_job,
+        "left_ms": max(0, barrier.until_ms - now_ms),
+        "step": barrier.step,
+        "reason": barrier.reason,
     }
 
 
