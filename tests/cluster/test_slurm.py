@@ -14,7 +14,8 @@ import pytest
 
 from recovery.core.records import EventKind
 from tests.cluster.small_cluster import SCRIPT, PlacedCluster
-from tests.faults.slurm import Slurm, slurm
+from tests.cluster.test_drain import steps_lost
+from tests.faults.slurm import PREEMPTION, Slurm, slurm
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -33,7 +34,7 @@ class Job(PlacedCluster):
 
     def __init__(self, directory: Path, cluster: Slurm, **environment: str) -> None:
         super().__init__(directory, environment=environment or HELD)
-        self._cluster, self._number = cluster, 0
+        self._cluster, self.number = cluster, 0
 
     def submit(self, *options: str, run: tuple[str, ...] = ()) -> None:
         """As a user does, on a login node."""
@@ -46,34 +47,38 @@ class Job(PlacedCluster):
 
     def _submit(self, *command: str) -> None:
         said = self._cluster.ask(*command, cwd=self.directory, **self._environment)
-        self._number = int(re.findall(r"Submitted batch job (\d+)", said)[0])
+        self.number = int(re.findall(r"Submitted batch job (\d+)", said)[0])
 
     def wait_done(self) -> None:
         """Wait until Slurm calls it completed, with the bits of an undisturbed training."""
+        self.wait_ended("COMPLETED")
+        self.check_result()
+
+    def wait_ended(self, state: str) -> None:
+        """Wait until it is over for Slurm, and in no other way than this one."""
         self.wait(
             lambda: self.state not in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING"), "end of the job"
         )
-        assert self.state == "COMPLETED", f"{self._cluster.job(self._number)}\n{self.tails()}"
-        self.check_result()
+        assert self.state == state, f"{self._cluster.job(self.number)}\n{self.tails()}"
 
     def wait_requeued(self, restarts: int = 1) -> None:
         """Wait until it waits in the queue again, and let it begin at once: Slurm would take two minutes."""
         self.wait(lambda: self.restarts == restarts and self.state == "PENDING", "job in the queue again")
-        self._cluster.ask("scontrol", "update", f"JobId={self._number}", "StartTime=now", "TimeLimit=60")
+        self._cluster.ask("scontrol", "update", f"JobId={self.number}", "StartTime=now", "TimeLimit=60")
 
     @property
     def state(self) -> str:
         """By Slurm."""
-        return self._cluster.job(self._number)["JobState"]
+        return self._cluster.job(self.number)["JobState"]
 
     @property
     def restarts(self) -> int:
         """By Slurm."""
-        return int(self._cluster.job(self._number)["Restarts"])
+        return int(self._cluster.job(self.number)["Restarts"])
 
     def kill_worker(self, node_id: str) -> None:
         """SIGKILL."""
-        of_job = str(self._number)
+        of_job = str(self.number)
         for process in psutil.process_iter():
             try:
                 environment = process.environ()
@@ -140,6 +145,26 @@ def test_the_time_limit(tmp_path: Path, cluster: Slurm) -> None:
         job.wait_requeued()
         job.wait_done()
         assert "saved at step" in job.log("launcher")
+
+
+def test_preemption(tmp_path: Path) -> None:
+    """In the grace that Slurm leaves it the job saves a step and goes back into the queue; it loses none. `scancel` is its end."""
+    with slurm(2, PREEMPTION) as cluster, Job(tmp_path, cluster, JOB_STEP_MS="500") as job:
+        job.submit("--nodes=2", "--time=60")
+        job.wait_step(8)
+        (tmp_path / "other.sh").write_text("#!/bin/bash\nsleep 5\n")
+        cluster.ask("sbatch", "--partition=high", "--nodes=2", "--exclusive", "other.sh", cwd=tmp_path)
+        job.wait_requeued()
+        assert "Slurm takes its hosts for another job since 2" in job.log("launcher")
+        job.wait_step(job.step() + 4)
+
+        cluster.ask("scancel", str(job.number))
+        job.wait_ended("CANCELLED")
+        assert job.restarts == 1
+
+        job.submit("--nodes=2", "--time=60")
+        job.wait_done()
+        assert steps_lost(job) == 0
 
 
 def test_tasks_without_a_launcher(tmp_path: Path, cluster: Slurm) -> None:

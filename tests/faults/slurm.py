@@ -46,15 +46,24 @@ SlurmdTimeout=5
 KillWait=30
 TreeWidth=65533
 SchedulerParameters=batch_sched_delay=1,sched_min_interval=200000
+{further}
 PartitionName=p Nodes=n[0-{last}] Default=YES MaxTime=INFINITE State=UP
 """
+
+PREEMPTION = """\
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=DEFAULT GraceTime=60
+PartitionName=high Nodes=ALL PriorityTier=10 PreemptMode=OFF
+"""
+"""Further lines: a job in `high` takes the nodes of others, which have a minute."""
 
 
 class Slurm:
     """A cluster of `n0`, `n1`, ... Slurm knows their addresses, and no name server does."""
 
-    def __init__(self, hosts: Network, directory: Path) -> None:
-        self._hosts, self._directory = hosts, directory
+    def __init__(self, hosts: Network, directory: Path, further: str) -> None:
+        self._hosts, self._directory, self._further = hosts, directory, further
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self.environment = {**os.environ, "SLURM_CONF": str(directory / "slurm.conf")}
 
@@ -67,7 +76,12 @@ class Slurm:
         key.chmod(0o600)
         name = socket.gethostname().partition(".")[0]
         conf = _CONF.format(
-            name=name, controller=self._hosts.here, port=free_port(), directory=directory, last=count - 1
+            name=name,
+            controller=self._hosts.here,
+            port=free_port(),
+            directory=directory,
+            further=self._further,
+            last=count - 1,
         )
         for node in range(count):
             where = f"NodeAddr={self._hosts.address(node)} NodeHostname={name} Port={free_port()}"
@@ -110,7 +124,7 @@ class Slurm:
 
     def states(self) -> list[str]:
         """Of the nodes."""
-        return self.ask("sinfo", "-h", "-N", "-o", "%T").replace("*", "").split()
+        return self.ask("sinfo", "-h", "-N", "-p", "p", "-o", "%T").replace("*", "").split()
 
     def job(self, number: int) -> Mapping[str, str]:
         """What Slurm says of a job."""
@@ -148,14 +162,14 @@ class Slurm:
 
 
 @contextlib.contextmanager
-def slurm(nodes: int) -> Iterator[Slurm]:
-    """A cluster, ended with all that runs in it; skips with its reason where that is impossible."""
+def slurm(nodes: int, further: str = "") -> Iterator[Slurm]:
+    """A cluster, ended with all that runs in it; skips with its reason where that is impossible. `further` lines stand in its slurm.conf."""
     for tool, package in _PACKAGES.items():
         needs_tool(tool, package)
     # A socket's path is short.
     directory = Path(tempfile.mkdtemp(prefix="slurm"))
     with network(nodes) as hosts:
-        cluster = Slurm(hosts, directory)
+        cluster = Slurm(hosts, directory, further)
         try:
             cluster.start()
             yield cluster

@@ -19,6 +19,7 @@ exit 0
 """
 SAYS = """#!/bin/bash
 [ "${0##*/} $1" = "scontrol requeue" ] && { echo "$*" >"$PWD/requeued"; echo refused >&2; exit 1; }
+[ "${0##*/} $*" = "scontrol --oneliner show job 4711" ] && { echo "JobId=4711 JobState=RUNNING PreemptTime=$PREEMPTED"; exit 0; }
 [ "${0##*/}" = scontrol ] && echo "NodeName=$3 Arch=x86_64 NodeAddr=10.1.2.3 NodeHostName=$3"
 exit 0
 """
@@ -65,6 +66,27 @@ def test_a_script_that_fails_is_not_put_back_into_the_queue(tmp_path: Path) -> N
     done = batch(tmp_path, "--nodes=3", "--", "train.py", CODE="62", **ALLOCATION)
     assert done.returncode == 62
     assert not (tmp_path / "requeued").exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "preempted", "why"),
+    [
+        ("143", "2026-11-30T18:05:35", "Slurm takes its hosts for another job since 2026-11-30T18:05:35"),
+        # A person has told the steps.
+        ("143", "None", ""),
+        # Its end has another cause, which another start meets again.
+        ("62", "2026-11-30T18:05:35", ""),
+    ],
+)
+def test_a_job_that_is_preempted_goes_back_into_the_queue(
+    tmp_path: Path, code: str, preempted: str, why: str
+) -> None:
+    done = batch(tmp_path, "--nodes=3", "--", "train.py", CODE=code, PREEMPTED=preempted, **ALLOCATION)
+    assert done.returncode == int(code), "it is refused here"
+    assert (tmp_path / "requeued").exists() is bool(why)
+    if why:
+        assert f"{why}: the job goes back into the queue (scontrol requeue)" in done.stdout
+        assert "not put back into the queue: refused; submit it again" in done.stdout
 
 
 @pytest.mark.parametrize(("given", "taken"), [("60", "60"), ("600", "110"), ("soon", "soon")])

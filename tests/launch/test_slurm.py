@@ -6,7 +6,7 @@ import pytest
 
 from recovery.config import slurm_allocation as allocation
 from recovery.errors import SettingError
-from recovery.launch.slurm import batch_script
+from recovery.launch.slurm import batch_script, job_record
 
 # As Slurm 22.05 sets them in a step of three hosts.
 STEP = {
@@ -93,6 +93,29 @@ def test_a_list_of_hosts_that_slurm_has_not_written_is_named(names: str) -> None
 def test_a_number_that_slurm_has_not_written_is_named(name: str, value: str) -> None:
     with pytest.raises(SettingError, match=f"{name}="):
         allocation.read({**STEP, name: value})
+
+
+# --- what is said of a job that runs -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "when"),
+    [
+        # As Slurm 22.05 says it: in its grace, before, behind `scancel`, and when the grace is over.
+        ("JobState=RUNNING Reason=None PreemptTime=2026-11-30T18:05:35", "2026-11-30T18:05:35"),
+        ("JobState=RUNNING Reason=None PreemptTime=None", ""),
+        ("JobState=CANCELLED Reason=None PreemptTime=2026-11-30T18:05:35", ""),
+        ("JobState=COMPLETING Reason=None Restarts=1", ""),
+    ],
+)
+def test_a_job_is_preempted_while_its_grace_lasts(fields: str, when: str) -> None:
+    said = f"JobId=6 ArrayJobId=5 JobState=PENDING\nJobId=5 JobName=a b=c {fields} \n"
+    assert job_record.preempted_at(job_record.read(said, 5)) == when
+
+
+def test_of_a_job_that_slurm_does_not_know_nothing_is_said() -> None:
+    assert job_record.read("slurm_load_jobs error: Invalid job id specified", 5) == {}
+    assert not job_record.preempted_at({})
 
 
 # --- the batch script ---------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """The program of a job's batch script: `python -m recovery.launch.slurm.batch_step --nodes=N [--notice=S] [--recovery-path=PATH] -- LINE`.
 
-It starts a launcher on each host and ends as the one beside the scheduler does. Before a time limit, and where so many hosts are lost that ranks are
-missing, the job goes back into the queue; it goes on there from what it has saved.
+It starts a launcher on each host and ends as the one beside the scheduler does. Before a time limit, where Slurm takes the hosts for another job, and where
+so many hosts are lost that ranks are missing, the job goes back into the queue; it goes on there from what it has saved.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from recovery.core.records import JobState
 from recovery.errors import ROWS, RecoveryError, SettingError
 from recovery.launch import console, stored_advice
 from recovery.launch.credentials import job_token
-from recovery.launch.slurm import batch_script
+from recovery.launch.slurm import batch_script, job_record
 from recovery.launch.slurm.host_steps import HostSteps
 from recovery.launch.slurm.node_address import reached_at
 
 _ENDS_IN_S = 10
 """Of what is left before a time limit: for the end of the processes and of the steps."""
+_ASKED_TO_END = 128 + signal.SIGTERM
 _NEXT_RUN = ("--continue", "--new-run", "--new_run")
 
 
@@ -77,7 +78,7 @@ def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
     )
     steps = HostSteps(hosts, commands)
     code = asyncio.run(_run(steps, ours))
-    if code and (why := _helped_by_requeue(steps, code)):
+    if code and (why := _helped_by_requeue(steps, code, here.job_id)):
         console.say(
             f"{why}: the job goes back into the queue (scontrol requeue), and goes on from what it has saved"
         )
@@ -127,10 +128,13 @@ def _tell_steps(job_id: str) -> None:
         console.say(f"the steps are not told that their time is over: {asked.stderr.strip()}", style="yellow")
 
 
-def _helped_by_requeue(steps: HostSteps, code: int) -> str:
-    """Why the job goes back into the queue; empty: it does not. Slurm does it by itself where it preempts, and `scancel` means the end."""
+def _helped_by_requeue(steps: HostSteps, code: int, job_id: int) -> str:
+    """Why the job goes back into the queue; empty: it does not. `scancel` means the end."""
     if steps.asked_by is signal.SIGUSR1:
         return "its time is over"
+    # Slurm tells the steps alone, and puts the job back at the end of its grace, unless it has failed before. Without a grace it does so at once.
+    if code == _ASKED_TO_END and (when := job_record.preempted_at(job_record.ask(job_id))):
+        return f"Slurm takes its hosts for another job since {when}"
     if steps.lost and code == ROWS["WAIT_TIMEOUT"].exit_code:
         return f"{', '.join(sorted(steps.lost))} was lost, and its ranks are missing"
     return ""
