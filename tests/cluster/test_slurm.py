@@ -138,6 +138,29 @@ def test_a_killed_node_without_a_spare(tmp_path: Path, cluster: Slurm, node: int
         assert "started 1 times before" in job.log("launcher")
 
 
+@pytest.mark.parametrize("is_put_back", [True, False], ids=["requeue", "no requeue"])
+def test_a_killed_node_of_the_scheduler_with_a_spare(
+    tmp_path: Path, cluster: Slurm, is_put_back: bool
+) -> None:
+    """Slurm itself would let the job run without its batch script, and without a scheduler, to its time limit."""
+    with Job(tmp_path, cluster) as job:
+        line = ("--nodes=1", "--spares=1", "--time=60")
+        job.submit(*line, *(() if is_put_back else ("--no-requeue",)), run=("--nproc-per-node=2",))
+        job.wait_step(12)
+        job.wait_commit(10)
+        cluster.kill_node(0)
+        if is_put_back:
+            job.wait_requeued()
+        else:
+            job.wait_ended("CANCELLED")
+            job.submit(*line, run=("--nproc-per-node=2",))
+        job.go_on()
+        job.wait_done()
+        outcome = "goes back into the queue" if is_put_back else "is ended; submit it again"
+        said = f"n0 was lost, the host of the batch script and of the scheduler: the job {outcome}"
+        assert job.log("launcher").count(said) == 1
+
+
 def test_the_time_limit(tmp_path: Path, cluster: Slurm) -> None:
     """The job saves a step before it, goes back into the queue, and loses none."""
     with Job(tmp_path, cluster, JOB_STEP_MS="700") as job:

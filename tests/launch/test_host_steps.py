@@ -93,6 +93,21 @@ def test_a_host_that_does_not_answer_is_not_waited_for_behind_the_end(
     assert "gone does not answer Slurm: its step is not waited for" in capfd.readouterr().out
 
 
+def test_two_other_hosts_look_for_the_one_of_the_script_where_the_job_may_outlive_it(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    steps = steps_of(
+        "until [ $(grep -c =watch- $WRITTEN/options) -ge 2 ]; do sleep 0.05; done",
+        *["exit 0"] * 3,
+        hosts=("n0", "n1", "n2", "n3"),
+    )
+    running = steps.run({**environment, "SLURM_JOB_ID": "5"}, outlive_script=True)
+    assert asyncio.run(asyncio.wait_for(running, 120)) == 0
+    options = (tmp_path / "options").read_text().split()
+    watching = sorted(one for one in options if "=watch-" in one)
+    assert watching == ["--job-name=watch-1", "--job-name=watch-2"]
+
+
 def test_a_step_has_the_processors_of_its_script(environment: dict[str, str], tmp_path: Path) -> None:
     assert ended(steps_of("exit 0"), {**environment, "SLURM_CPUS_PER_TASK": "6"}) == 0
     options = (tmp_path / "options").read_text().split()

@@ -77,7 +77,7 @@ def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
         f"job {here.job_id} of Slurm{again}: {line.nodes} hosts and {spares} spare: {', '.join(hosts)}"
     )
     steps = HostSteps(hosts, commands)
-    code = asyncio.run(_run(steps, ours))
+    code = asyncio.run(_run(steps, ours, outlive_script=spares > 0))
     if code and (why := _helped_by_requeue(steps, code, here.job_id)):
         console.say(
             f"{why}: the job goes back into the queue (scontrol requeue), and goes on from what it has saved"
@@ -107,11 +107,11 @@ def _is_done(line: batch_script.Line, environment: Mapping[str, str]) -> bool:
     return job is not None and job.state is JobState.FINISHED
 
 
-async def _run(steps: HostSteps, environment: Mapping[str, str]) -> int:
+async def _run(steps: HostSteps, environment: Mapping[str, str], *, outlive_script: bool) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, number, steps, environment)
-    return await steps.run(environment)
+    return await steps.run(environment, outlive_script=outlive_script)
 
 
 def _on_signal(number: signal.Signals, steps: HostSteps, environment: Mapping[str, str]) -> None:

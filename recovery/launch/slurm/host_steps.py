@@ -7,8 +7,10 @@ any other step that ends while the job goes on is begun again on its host, where
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import signal
+import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Mapping, Sequence
 
@@ -17,6 +19,9 @@ from recovery.launch import console
 _PAUSES_S = (20.0, 10.0, 20.0, 40.0, 60.0)
 """Before the first, second ... further try. Before the first the job may end: its hosts do not end at once. A node that is down comes back in
 minutes, and is asked by one refused `srun`."""
+_WATCHERS = 2
+"""Hosts that look for the batch script's. More would ask Slurm more often, and rarely are three lost at once."""
+_WATCH_AGAIN_S = 60.0
 _LOOK_S = 5.0
 """How often it is looked, behind the job's end, whether a host whose step goes on is still there."""
 
@@ -49,13 +54,23 @@ class HostSteps:
         console.say(f"{number.name}: the job is asked to end on all hosts")
         return True
 
-    async def run(self, environment: Mapping[str, str]) -> int:
-        """Start them all. Gives how the scheduler's host ended, once all others have; where that is 0, how another one failed behind it."""
+    async def run(self, environment: Mapping[str, str], *, outlive_script: bool = False) -> int:
+        """Start them all. Gives how the scheduler's host ended, once all others have; where that is 0, how another one failed behind it.
+
+        Args:
+            environment: of the steps.
+            outlive_script: Slurm lets the job run on when the host of this script is lost. Other hosts look for that then.
+        """
+        watched = range(1, min(1 + _WATCHERS, len(self._hosts))) if outlive_script else ()
+        watching = [asyncio.create_task(self._watch(at, environment)) for at in watched]
         keeping = [asyncio.create_task(self._keep(at, environment)) for at in range(1, len(self._hosts))]
         try:
             await self._step(0, environment)
         finally:
             self._over.set()
+            for task in watching:
+                task.cancel()
+            await asyncio.gather(*watching, return_exceptions=True)
             await self._await_others(keeping, environment)
         counted = (code for at, code in sorted(self._codes.items()) if self._hosts[at] not in self.lost)
         return next((code for code in counted if code), 0)
@@ -70,6 +85,27 @@ class HostSteps:
             self.lost.add(host)
             text = f"{host}: its step ended with {code} while the job goes on; it is begun again"
             console.say(text, style="yellow")
+
+    async def _watch(self, at: int, environment: Mapping[str, str]) -> None:
+        """Keep a watcher on a host (batch_watch.py). It says itself what there is to say."""
+        options = ["--nodes=1", "--ntasks=1", f"--nodelist={self._hosts[at]}", f"--job-name=watch-{at}"]
+        command = ("-m", "recovery.launch.slurm.batch_watch", environment["SLURM_JOB_ID"], f"{2 * at - 1}")
+        while True:
+            step = await asyncio.create_subprocess_exec(
+                *("srun", *options, "--overlap", "--input=none", sys.executable, *command),
+                env=dict(environment),
+                stdin=DEVNULL,
+                stdout=DEVNULL,
+                stderr=DEVNULL,
+            )
+            try:
+                await step.wait()
+            finally:
+                # Slurm ends what is left of a step with its job.
+                with contextlib.suppress(ProcessLookupError):
+                    step.kill()
+                await step.wait()
+            await asyncio.sleep(_WATCH_AGAIN_S)
 
     async def _ends_within(self, wait_s: float) -> bool:
         try:
