@@ -28,7 +28,9 @@ from recovery.torch import (
 )
 from recovery.torch.outside_folders import OutsideFolders
 from recovery.torch.session_interface import SessionInterface
-from recovery.torch.trainer_options import Override, TrainerOptions, check_size, size_of
+from recovery.torch.trainer_options import TrainerOptions, check_size, size_of
+from recovery.training import changed_since
+from recovery.training.changed_since import Override
 from recovery.training.current import current_session
 from recovery.training.outlook import check_end
 from recovery.training.session import Session
@@ -78,7 +80,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # not installe
             return
         session.versions = {
             **payload.versions(),
-            **payload.script(),
+            **changed_since.script(),
             "accelerate": str(accelerate.__version__),
         }
         check_devices(session, self.device)

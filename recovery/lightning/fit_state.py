@@ -23,7 +23,9 @@ from recovery.torch import gradients, mapped_file, restored
 from recovery.torch import payload as payloads
 from recovery.torch.file_layout import FileLayout
 from recovery.torch.host_copy import HostCopy, copied_to_host
-from recovery.torch.trainer_options import Override, TrainerOptions, size_of
+from recovery.torch.trainer_options import TrainerOptions, size_of
+from recovery.training import changed_since
+from recovery.training.changed_since import Override
 from recovery.training.outlook import check_end, check_steps
 
 _OF_META = (
@@ -109,7 +111,7 @@ class FitState:
 
     def versions(self) -> dict[str, str]:
         """For the manifest."""
-        return {**payloads.versions(), **payloads.script(), "lightning": str(lightning.__version__)}
+        return {**payloads.versions(), **changed_since.script(), "lightning": str(lightning.__version__)}
 
     def note_options(self, override: Override | None) -> None:
         """Lightning has made optimizers and schedules, and loads their states next.

@@ -25,8 +25,8 @@ from recovery.lightning.hook_state import HookState, epochs_of_averaging
 from recovery.lightning.session_environment import SessionEnvironment
 from recovery.lightning.watched_loader import WatchedLoader
 from recovery.torch import devices, init_process_group, own_generators, same_passes
-from recovery.torch.trainer_options import Override
 from recovery.training.callbacks import ModelCheckpoint
+from recovery.training.changed_since import Override
 from recovery.training.checkpoint_config import CheckpointConfig
 from recovery.training.current import current_session
 from recovery.training.session import Session

@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from recovery.errors import UsageError
 from recovery.torch.kept_generators import KeptGenerator
 from recovery.torch.passes import Passes
+from recovery.training import changed_since
 
 _logger = logging.getLogger("recovery.torch")
 
@@ -70,11 +71,7 @@ def check(override: Mapping[str, Sequence[str]], parts: Parts, now: Built) -> No
             reason = f"names {keys!r} of {part!r}, and what may be named there, in a list, is {'batch_size of a ResumableLoader' if loaders else sorted(known)}"
         else:
             continue
-        raise UsageError(
-            field="override",
-            reason=reason,
-            next_step='Name what is to be as the program builds it now: override={"optimizer": ["lr"]}.',
-        )
+        raise changed_since.refused(reason, example="lr")
 
 
 def changes(saved: Built, now: Built) -> Iterator[Change]:
@@ -109,14 +106,8 @@ def apply(override: Mapping[str, Sequence[str]], parts: Parts, saved: Built, now
         if change.key not in override.get(change.part, ()):
             values = in_force[change.part][change.number][change.group]
             values["initial_lr" if change.key == "lr" and "initial_lr" in values else change.key] = change.was
-            _logger.warning(
-                'event=changed_since_checkpoint %s was built as %r and is %r now: the checkpoint\'s is gone on with; override={"%s": ["%s"]} takes '
-                "that of now",
-                change.where,
-                change.was,
-                change.now,
-                change.part,
-                change.key,
+            changed_since.say_kept(
+                _logger, change.where, repr(change.was), repr(change.now), name=(change.part, change.key)
             )
             continue
         item = parts[change.part][change.number]
@@ -124,12 +115,7 @@ def apply(override: Mapping[str, Sequence[str]], parts: Parts, saved: Built, now
             _set_option(item, change, list(_schedules_of(item, parts)))
         else:
             item.load_state_dict(_changed(item.state_dict(), change.key.split(_INSIDE), change.now))
-        _logger.info(
-            "event=overridden %s was built as %r and is %r now, as it is asked for",
-            change.where,
-            change.was,
-            change.now,
-        )
+        changed_since.say_taken(_logger, change.where, repr(change.was), repr(change.now))
     return in_force
 
 

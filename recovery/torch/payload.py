@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import io
-import sys
 from collections import OrderedDict
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -75,17 +71,6 @@ def _loads(value: Any) -> bool:
     except Exception:  # noqa: BLE001 - pickle and torch raise a dozen types for what they refuse
         return False
     return True
-
-
-@functools.cache
-def script() -> dict[str, str]:
-    """For a manifest: a digest of the script that this process runs, as it is when this is asked first; empty: there is no such file."""
-    path = getattr(sys.modules.get("__main__"), "__file__", None)
-    try:
-        content = Path(path).read_bytes() if path else b""
-    except OSError:
-        content = b""
-    return {"script": hashlib.sha256(content).hexdigest()[:12]} if content else {}
 
 
 def versions() -> dict[str, str]:

@@ -43,6 +43,7 @@ from recovery.torch.replica_fingerprints import Replicas
 from recovery.torch.shared_state import SharedPieces, fingerprints_of, join, kept_by_each
 from recovery.torch.stateful_loader import StatefulLoader
 from recovery.torch.weight_copies import WeightCopies
+from recovery.training import changed_since
 from recovery.training.state import CannotLayOutError
 
 if TYPE_CHECKING:
@@ -298,7 +299,7 @@ class TrainState:
 
     def versions(self) -> dict[str, str]:
         """For the manifest: of torch, and what else of this process decides the order of additions."""
-        return {**payloads.versions(), **payloads.script()}
+        return {**payloads.versions(), **changed_since.script()}
 
     @property
     def sharded(self) -> bool:

@@ -9,13 +9,12 @@ from typing import Any
 import torch
 
 from recovery.torch import module_names, overrides, restored, same_options
+from recovery.training import changed_since
+from recovery.training.changed_since import Override
 
 _logger = logging.getLogger("recovery.torch")
 
 _OPTIONS, _SETTINGS = "options", "settings"
-
-Override = Mapping[str, Sequence[str]]
-"""As of `TrainState`."""
 
 
 def size_of(models: Iterable[torch.nn.Module]) -> int:
@@ -92,10 +91,5 @@ class TrainerOptions:
                     name,
                     f"was {was} and is {now}, and training goes on in the middle of a pass that it divides",
                 )
-            _logger.warning(
-                "event=changed_since_checkpoint %s was %r and is %r now, which is gone on with",
-                name,
-                was,
-                now,
-            )
+            changed_since.say_gone_on_with(_logger, name, repr(was), repr(now))
         self._options = overrides.apply(self._override, self._parts, saved[_OPTIONS], self._options)

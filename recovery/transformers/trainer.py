@@ -25,8 +25,9 @@ from recovery.accelerate import joined_world, random_position  # noqa: F401 - jo
 from recovery.accelerate.random_position import Saved
 from recovery.checkpoint import catalogue
 from recovery.core.phases import Phase
-from recovery.torch.trainer_options import Override, TrainerOptions, check_size
+from recovery.torch.trainer_options import TrainerOptions, check_size
 from recovery.training import earlier_jobs
+from recovery.training.changed_since import Override
 from recovery.training.current import current_session
 from recovery.training.outlook import check_steps
 from recovery.training.session import Session

@@ -13,6 +13,7 @@ from recovery.errors import UsageError
 from recovery.torch import payload
 from recovery.torch.same_passes import length_of
 from recovery.torch.trainer_options import size_of
+from recovery.training import changed_since
 
 _logger = logging.getLogger("recovery.transformers")
 _KEPT_LEAST = 2
@@ -66,7 +67,7 @@ def settings(trainer: Any) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """For a manifest."""
-    return {**payload.versions(), **payload.script(), "transformers": str(transformers.__version__)}
+    return {**payload.versions(), **changed_since.script(), "transformers": str(transformers.__version__)}
 
 
 def check(arguments: Any) -> None:

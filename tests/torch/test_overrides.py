@@ -13,8 +13,9 @@ import torch
 from torch.optim import lr_scheduler
 
 from recovery.errors import CheckpointStateError, UsageError
-from recovery.torch import ResumableLoader, TrainState, payload
+from recovery.torch import ResumableLoader, TrainState
 from recovery.torch.overrides import BUILT
+from recovery.training import changed_since
 from tests.torch.fake_session import FakeSession
 
 
@@ -234,8 +235,8 @@ def test_another_script_is_a_condition_that_differs(tmp_path: Path, monkeypatch:
     script = tmp_path / "train.py"
 
     def digest() -> dict[str, str]:
-        payload.script.cache_clear()
-        return payload.script()
+        changed_since.script.cache_clear()
+        return changed_since.script()
 
     monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script), raising=False)
     assert digest() == {}
@@ -243,8 +244,8 @@ def test_another_script_is_a_condition_that_differs(tmp_path: Path, monkeypatch:
     first = digest()
     script.write_text("lr = 2\n")
     # What runs is what was read at the begin.
-    assert payload.script() == first
+    assert changed_since.script() == first
     assert digest().keys() == {"script"}
     assert digest() != first
     assert TrainState(model=torch.nn.Linear(1, 1)).versions()["script"] == digest()["script"]
-    payload.script.cache_clear()
+    changed_since.script.cache_clear()
