@@ -74,7 +74,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[ManifestFile, ...]
     """At least one."""
     versions: dict[ShortText, ShortText]
-    """Frameworks that wrote it."""
+    """Frameworks that wrote it, conditions of the process, and what a state says of how it was built."""
     integrated: bool
     """True: the rank's files hold the full state. False: its shard."""
     layout: Layout = Layout.RANK

@@ -45,6 +45,8 @@ class Published(Callback):  # type: ignore[misc]  # MindSpore ships no types
         super().__init__()
         self._session, self._batches_per_epoch = session, batches_per_epoch
         self._directories = [_SaverDirectory(session, saver) for saver in savers]
+        self.ahead = 0
+        """Steps that MindSpore counts more than are trained: it counts as if all epochs had been divided as this one is."""
         self._run_context: Any = None
         """Of the newest step."""
         for directory in self._directories:
@@ -69,13 +71,14 @@ class Published(Callback):  # type: ignore[misc]  # MindSpore ships no types
         """A step is applied, and may have been saved."""
         now = run_context.original_args()
         self._session.check()
-        step = int(now.cur_step_num)
+        counted = int(now.cur_step_num)
+        step = counted - self.ahead
         if step > self._session.step + 1:
             self._session.refuse_drains("MindSpore's data sink takes several steps in one")
         self._session.applied(
             step=step,
             epoch=int(now.cur_epoch_num),
-            step_in_epoch=(step - 1) % self._batches_per_epoch + 1,
+            step_in_epoch=(counted - 1) % self._batches_per_epoch + 1,
         )
         for directory in self._directories:
             directory.scan()

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import mindspore
+import msgspec
 from mindspore.train import Callback, LossMonitor, ModelCheckpoint
 from mindspore.train import Model as PlainModel
 from typing_extensions import override
 
 from recovery import clock
+from recovery.checkpoint.position import Position
 from recovery.core.phases import Phase
 from recovery.errors import UsageError
+from recovery.mindspore.built import Built, optimizer_in
 from recovery.mindspore.checkpoint_files import Published
+from recovery.mindspore.division import Division
 from recovery.mindspore.state import load_parameters, stand_behind, versions
+from recovery.training.changed_since import Override
 from recovery.training.current import current_session
 from recovery.training.outlook import check_end
 from recovery.training.session import Session
@@ -30,6 +35,18 @@ class Model(PlainModel):  # type: ignore[misc]  # MindSpore ships no types
     """
 
     _trained = False
+
+    def __init__(self, *arguments: Any, recovery_override: Override | None = None, **options: Any) -> None:
+        """As MindSpore's.
+
+        Args:
+            *arguments: as MindSpore's Model has them.
+            recovery_override: what a checkpoint does not decide where the script builds it otherwise than before:
+                `{"optimizer": ["learning_rate"], "dataset": ["batch_size"]}`.
+            **options: as MindSpore's Model has them.
+        """
+        super().__init__(*arguments, **options)
+        self._override = recovery_override
 
     @override
     def _train(self, epoch: int, train_dataset: Any, *arguments: Any, **options: Any) -> None:
@@ -55,14 +72,18 @@ class Model(PlainModel):  # type: ignore[misc]  # MindSpore ships no types
         callbacks = _list(options.pop("callbacks", None))
         savers = [callback for callback in callbacks if isinstance(callback, ModelCheckpoint)]
         published = Published(session, savers, batches_per_epoch)
-        session.restore(_Loaded(self._train_network, savers))
-        at = stand_behind(train_dataset, session.step, batches_per_epoch)
-        session.total_steps = (epoch - first_epoch) * batches_per_epoch
-        check_end(at, epoch - first_epoch, field="epoch")
-        if at.is_over(epoch - first_epoch):
+        division = Division(train_dataset, batches_per_epoch, sink_size=max(0, sink_size))
+        session.restore(_Loaded(self._train_network, savers, self._built(division)))
+        at = division.place(_without_earlier(session.position, first_epoch))
+        batches, passes = division.steps_to(at), epoch - first_epoch
+        stand_behind(train_dataset, batches)
+        published.ahead = batches - session.step
+        session.total_steps = passes * batches_per_epoch - published.ahead
+        check_end(at, passes, field="epoch")
+        if at.is_over(passes):
             return
         for callback in callbacks:
-            _count_from(callback, at.step, session.disk_commits.since_ms)
+            _count_from(callback, batches, session.disk_commits.since_ms)
         session.training_stop.refusal = "its loop is MindSpore's (run_context.request_stop())"
         session.phases.models = lambda: [self._network]
         with session.loop():
@@ -74,16 +95,23 @@ class Model(PlainModel):  # type: ignore[misc]  # MindSpore ships no types
                     **options,
                     "callbacks": [*_with_saves(session, callbacks), published],
                     "initial_epoch": first_epoch + at.epoch,
-                    "initial_step": at.step,
+                    "initial_step": batches,
                 },
             )
+
+    def _built(self, division: Division) -> Built:
+        """Of a train network that the script has made by itself MindSpore knows no optimizer."""
+        around, optimizer = self._train_network, self._optimizer
+        if optimizer is None:
+            optimizer = optimizer_in(around)
+        return Built(self._network, optimizer, division, self._override, around=around)
 
 
 class _Loaded:
     """The train network as something that can be restored."""
 
-    def __init__(self, network: Any, savers: list[Any]) -> None:
-        self._network, self._savers = network, savers
+    def __init__(self, network: Any, savers: list[Any], built: Built) -> None:
+        self._network, self._savers, self._built = network, savers, built
 
     def begin(self) -> None:
         """Keep the network as it was built."""
@@ -93,11 +121,24 @@ class _Loaded:
         key, mode = None, "AES-GCM"
         for saver in self._savers:
             key, mode = saver._config.enc_key, saver._config.enc_mode  # noqa: SLF001 - MindSpore has no other way to ask
-        load_parameters(path, self._network, key=key, mode=mode)
+        load_parameters(path, self._network, leave=self._built.overridden, key=key, mode=mode)
 
     def versions(self) -> dict[str, str]:
         """For the manifest."""
         return versions()
+
+    def built(self) -> dict[str, str]:
+        """For the manifest: rates and other options, the division of the data, the number of parameters."""
+        return self._built.said()
+
+    def compare(self, saved: Mapping[str, str]) -> None:
+        """Say what was built otherwise."""
+        self._built.compare(saved)
+
+
+def _without_earlier(at: Position, first_epoch: int) -> Position:
+    """MindSpore counts epochs that an earlier job trained, and no steps of them."""
+    return msgspec.structs.replace(at, epoch=max(0, at.epoch - first_epoch))
 
 
 def _list(callbacks: Any) -> list[Any]:

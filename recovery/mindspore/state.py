@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -12,6 +12,10 @@ from mindspore import dataset as datasets
 
 from recovery.checkpoint.position import Position
 from recovery.errors import CheckpointStateError
+from recovery.mindspore.built import Built
+from recovery.mindspore.division import Division
+from recovery.training import changed_since
+from recovery.training.changed_since import Override
 
 _CHUNK_BYTES = 1 << 20
 _EPOCHS_MAX = 1_000_000
@@ -24,16 +28,26 @@ class TrainState:
     `recovery.ModelCheckpoint` saves it: files that `mindspore.load_checkpoint` reads.
     """
 
-    def __init__(self, *, network: Any, optimizer: Any, dataset: Any) -> None:
+    def __init__(
+        self, *, network: Any, optimizer: Any, dataset: Any, override: Override | None = None
+    ) -> None:
         """Name the parts.
 
         Args:
             network: a cell; its parameters may have any dtype and shape and must have unique names.
             optimizer: of its parameters.
             dataset: what `Session.steps` draws batches from, each a tuple of tensors, one per column. Its size decides the steps of an epoch.
+            override: names of what a checkpoint does not decide where the program builds it otherwise than the one that saved:
+                `{"optimizer": ["learning_rate"], "dataset": ["batch_size"]}`. What has changed and is not named is said, and stays as saved.
+
+        Raises:
+            UsageError: the override names what there is not.
         """
-        self._cell = mindspore.nn.CellList([network, optimizer])
         self._dataset = dataset
+        self._division = Division(dataset, int(dataset.get_dataset_size()))
+        # Before the list gives its cells' parameters names of its own.
+        self._built = Built(network, optimizer, self._division, override)
+        self._cell = mindspore.nn.CellList([network, optimizer])
         self._iterator: Any = None
 
     @property
@@ -63,15 +77,33 @@ class TrainState:
         Raises:
             CheckpointStateError: the file does not fit these parts.
         """
-        load_parameters(path, self._cell)
+        load_parameters(path, self._cell, leave=self._built.overridden)
 
     def take_position(self, position: Position, *, exact: bool) -> Position:
-        """Put the data set behind the position's step."""
-        return stand_behind(self._dataset, position.step, int(self._dataset.get_dataset_size()))
+        """Put the data set there.
+
+        Raises:
+            CheckpointStateError: within an epoch, and the data set is divided otherwise than where it was saved.
+        """
+        at = self._division.place(position)
+        stand_behind(self._dataset, self._division.steps_to(at))
+        return at
 
     def versions(self) -> dict[str, str]:
         """For the manifest."""
         return versions()
+
+    def built(self) -> dict[str, str]:
+        """For the manifest: rates and other options, the division of the data, the number of parameters."""
+        return self._built.said()
+
+    def compare(self, saved: Mapping[str, str]) -> None:
+        """Say what was built otherwise where `built` gave this.
+
+        Raises:
+            CheckpointStateError: it cannot be loaded into what is built here.
+        """
+        self._built.compare(saved)
 
     def _rest_of_epoch(self) -> Iterator[Any]:
         if self._iterator is None:
@@ -95,49 +127,64 @@ class _Copy:
                     stream.write(chunk)
 
 
-def stand_behind(dataset: Any, step: int, batches_per_epoch: int) -> Position:
-    """Put a data set behind a step of all epochs together, before its iterator is made; 0: it begins where it stands.
-
-    MindSpore counts its position in steps, and behind an epoch's last batch it stands in the next epoch.
-    """
-    if step:
+def stand_behind(dataset: Any, batches: int) -> None:
+    """Put a data set behind so many of its batches, of all epochs together, before its iterator is made; 0: it begins where it stands."""
+    if batches:
         # With fast recovery off every random augmentation is drawn as an undisturbed run draws it.
         datasets.config.set_fast_recovery(False)
-        dataset.set_init_step(step)
-    epoch, batch = divmod(step, batches_per_epoch)
-    return Position(step=step, epoch=epoch, batch=batch)
+        dataset.set_init_step(batches)
 
 
 def load_parameters(
-    path: Path, network: Any, *, key: bytes | None = None, mode: str = "AES-GCM"
+    path: Path,
+    network: Any,
+    *,
+    leave: Collection[str] = (),
+    key: bytes | None = None,
+    mode: str = "AES-GCM",
 ) -> dict[str, Any]:
     """Load a .ckpt or .safetensors file, whose digest has been checked, into every parameter of `network`.
 
     In training that is the cell with the optimizer in it. `key` and `mode` are of an encrypted file.
+    Parameters whose names are in `leave` stay as they are.
 
     Returns:
         What the file holds besides, by name.
 
     Raises:
-        CheckpointStateError: it cannot be read, or lacks a parameter.
+        CheckpointStateError: it cannot be read, or lacks a parameter, or has one of another shape.
     """
     options = (
         {"format": "safetensors"} if path.suffix == ".safetensors" else {"dec_key": key, "dec_mode": mode}
     )
     try:
         held = mindspore.load_checkpoint(str(path), **options)
+        held = {name: value for name, value in held.items() if name not in leave}
+        _check_shapes(path, held, network)
         missing, extra = mindspore.load_param_into_net(network, held, strict_load=True)
+    except CheckpointStateError:
+        raise
     except Exception as error:
         # MindSpore raises half a dozen types for what is no file of its own.
         raise _unfit(path, f"cannot be loaded ({error})") from error
+    missing = sorted(set(missing) - set(leave))
     if missing:
-        raise _unfit(path, f"the checkpoint lacks {', '.join(sorted(missing)[:5])}")
+        raise _unfit(path, f"the checkpoint lacks {', '.join(missing[:5])}")
     return {name: held[name] for name in extra}
 
 
+def _check_shapes(path: Path, held: Mapping[str, Any], network: Any) -> None:
+    for one in network.get_parameters():
+        was = getattr(held.get(one.name), "shape", one.shape)
+        if tuple(was) != tuple(one.shape):
+            raise _unfit(
+                path, f"{one.name} was saved with shape {tuple(was)}, and has {tuple(one.shape)} here"
+            )
+
+
 def versions() -> dict[str, str]:
-    """For the manifest."""
-    return {"mindspore": str(mindspore.__version__)}
+    """For the manifest: MindSpore's, and a digest of the script."""
+    return {"mindspore": str(mindspore.__version__), **changed_since.script()}
 
 
 def _unfit(path: Path, reason: str) -> CheckpointStateError:

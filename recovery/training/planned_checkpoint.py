@@ -19,7 +19,7 @@ from recovery.errors import (
     GenerationInterrupted,
 )
 from recovery.training import folder_load, shared_load
-from recovery.training.state import RestorableState
+from recovery.training.state import RestorableState, SaysHowBuilt
 from recovery.worker.service import WorkerService
 
 _logger = logging.getLogger("recovery.training")
@@ -87,6 +87,8 @@ class PlannedCheckpoint:
         except CheckpointError as error:
             self._reject(str(error))
         self._name_differences(manifest.versions, state.versions())
+        if isinstance(state, SaysHowBuilt):
+            state.compare(manifest.versions)
         if parts:
             try:
                 shared_load.load_shared(state, self._path, parts, manifest.replicated)
@@ -138,6 +140,11 @@ class PlannedCheckpoint:
 
     def _reject(self, reason: str) -> NoReturn:
         reject(self._service, self._plan, self._plan.path, reason)
+
+
+def for_manifest(state: RestorableState) -> dict[str, str]:
+    """What a manifest says of a state beside its file."""
+    return {**state.versions(), **(state.built() if isinstance(state, SaysHowBuilt) else {})}
 
 
 def reject(service: WorkerService, plan: Rollback, path: str, reason: str) -> NoReturn:

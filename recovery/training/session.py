@@ -19,7 +19,7 @@ from recovery.training.failed_saves import FailedSaves
 from recovery.training.known_commits import KnownCommits
 from recovery.training.live_rollback import LiveRollback
 from recovery.training.outlook import End, LossTold, steps_of_epoch
-from recovery.training.planned_checkpoint import PlannedCheckpoint
+from recovery.training.planned_checkpoint import PlannedCheckpoint, for_manifest
 from recovery.training.state import Loss, RestorableState, TakesPosition, TrainingState, next_pass, only_state
 from recovery.training.step_log import StepLog
 from recovery.training.training_stop import TrainingStop
@@ -232,7 +232,7 @@ class Session(KnownCommits):
             GenerationInterrupted: the file is not what it was saved as; another plan follows.
             CheckpointStateError: it does not fit the state.
         """
-        self.versions = state.versions()
+        self.versions = for_manifest(state)
         self._live.prepare(state, steps_are_ours=state is self.state)
         if self.plan_is_live:
             if self._plan.path:
@@ -270,7 +270,7 @@ class Session(KnownCommits):
 
     def _take_position(self, state: RestorableState, saved: Position | None) -> None:
         """Go on where the checkpoint stands, and have the state stand there too."""
-        self._position = saved or self._position
+        self._position, self.versions = saved or self._position, for_manifest(state)
         if isinstance(state, TakesPosition):
             self._position = state.take_position(self._position, exact=saved is not None)
 

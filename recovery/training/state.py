@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, runtime_checkable
 
@@ -60,6 +60,23 @@ class TakesPosition(Protocol):
 
         Returns:
             The same place, as this state's loader counts it.
+        """
+        ...
+
+
+@runtime_checkable
+class SaysHowBuilt(Protocol):
+    """A state whose file does not say how the program had built it: the manifest does, in words."""
+
+    def built(self) -> dict[str, str]:
+        """What the program has built; behind `compare`, what is in force."""
+        ...
+
+    def compare(self, saved: Mapping[str, str]) -> None:
+        """Called before `read`: say by name what had been built otherwise. Others may be among those that were saved, and some of these missing.
+
+        Raises:
+            CheckpointStateError: what was saved cannot be loaded into what is built here.
         """
         ...
 

@@ -24,10 +24,12 @@ import recovery
 import recovery.mindspore as rm
 from recovery.core.worker import barrier
 
-SAMPLES, BATCH = 240, 4
+SAMPLES, BATCH = 240, int(os.environ.get("JOB_BATCH", "4"))
 EPOCHS = int(os.environ.get("JOB_EPOCHS", "5"))
 PLANNED_EPOCHS = int(os.environ.get("JOB_PLANNED_EPOCHS", str(EPOCHS)))
 """Its rates, one for each step, are of as many: they are a part of the checkpoint."""
+RATE = float(os.environ.get("JOB_RATE", "0.02"))
+OVERRIDE: dict[str, list[str]] = json.loads(os.environ.get("JOB_OVERRIDE", "{}"))
 SAVE_STEPS = int(os.environ.get("JOB_SAVE_STEPS", "10"))
 STEP_MS = int(os.environ.get("JOB_STEP_MS", "20"))
 LOOP = os.environ.get("JOB_LOOP", "model")
@@ -79,12 +81,13 @@ class Watched(train.Callback):  # type: ignore[misc]  # MindSpore ships no types
 
     def on_train_step_begin(self, run_context: Any) -> None:
         now = run_context.original_args()
-        hold(now.cur_step_num)
+        hold(session.step + 1)
         if now.cur_step_num == RAISE_AT:
             raise ZeroDivisionError("a mistake in the user's own code")
         if not SINK:
-            assert session.total_steps == EPOCHS * now.batch_num, "the launcher's line tells when it ends"
-            note(now.cur_step_num, now.train_dataset_element[1])
+            left = (EPOCHS - now.cur_epoch_num + 1) * now.batch_num - (now.cur_step_num - 1) % now.batch_num
+            assert session.total_steps == session.step + left, "the launcher's line tells when it ends"
+            note(session.step + 1, now.train_dataset_element[1])
 
     def on_train_step_end(self, run_context: Any) -> None:
         time.sleep(STEP_MS / 1000)
@@ -120,7 +123,7 @@ def dataset() -> Any:
 
 def optimizer_of(net: Any) -> Any:
     steps = PLANNED_EPOCHS * SAMPLES // BATCH
-    rates = nn.cosine_decay_lr(0.0, 0.02, steps, SAMPLES // BATCH, PLANNED_EPOCHS)
+    rates = nn.cosine_decay_lr(0.0, RATE, steps, SAMPLES // BATCH, PLANNED_EPOCHS)
     return nn.Adam(net.trainable_params(), learning_rate=rates)
 
 
@@ -129,7 +132,7 @@ def with_model(net: Any) -> None:
         **{"save_checkpoint_steps": SAVE_STEPS, "keep_checkpoint_max": 5, "enc_key": KEY, **CONFIG}
     )
     saver = train.ModelCheckpoint(prefix="train", directory=f"ckpt/{get_rank()}", config=config)
-    model = rm.Model(net, loss_fn=nn.MSELoss(), optimizer=optimizer_of(net))
+    model = rm.Model(net, loss_fn=nn.MSELoss(), optimizer=optimizer_of(net), recovery_override=OVERRIDE)
     model.train(EPOCHS, dataset(), callbacks=[train.LossMonitor(5), saver, Watched()], dataset_sink_mode=SINK)
 
 
@@ -143,7 +146,7 @@ def with_a_loop_of_its_own(net: Any) -> None:
     gradients_of = ms.value_and_grad(forward, None, net.trainable_params())
     reduce = nn.DistributedGradReducer(optimizer.parameters)
 
-    state = rm.TrainState(network=net, optimizer=optimizer, dataset=dataset())
+    state = rm.TrainState(network=net, optimizer=optimizer, dataset=dataset(), override=OVERRIDE)
     config = recovery.CheckpointConfig(save_checkpoint_steps=SAVE_STEPS, keep_checkpoint_max=5, **CONFIG)
     saver = recovery.ModelCheckpoint("train", f"ckpt/{get_rank()}", config)
     for step, (rows, labels) in session.steps(state, epochs=EPOCHS, callbacks=[saver]):
