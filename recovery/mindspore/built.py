@@ -24,6 +24,7 @@ _logger = logging.getLogger("recovery.mindspore")
 _OPTIMIZER, _NETWORK, _DATASET = "optimizer", "train_network", "dataset"
 _COUNT = "network.parameters"
 _SIZE = "batch_size"
+_RATE = "learning_rate"
 _NUMBERS_MAX = 64
 """Of a value that is no Parameter: more are data of the user's."""
 _COUNTERS = frozenset({"global_step", "beta1_power", "beta2_power", "afactor_step"})
@@ -52,8 +53,8 @@ class Built:
             network: whose parameters are counted.
             optimizer: of its parameters; None: there is none.
             division: of the data set.
-            around: a cell that has both, and more perhaps.
             override: names of what is to be as the program builds it, where a checkpoint says otherwise.
+            around: a cell that has both, and more perhaps.
 
         Raises:
             UsageError: the override names what there is not.
@@ -108,6 +109,13 @@ class Built:
             self._in_force[where] = saved[where]
             changed_since.say_kept(_logger, where, saved[where], now, name=_name(where))
         self.overridden = frozenset(overridden)
+        self._say_options_without_parameter(saved)
+
+    def _say_options_without_parameter(self, saved: Mapping[str, str]) -> None:
+        """What no checkpoint has is that of now. A rate that was a Parameter may be a schedule now, and the other way round is refused at the load."""
+        for where in sorted(saved.keys() - self._kept.keys() - self._plain.keys()):
+            if where.startswith(f"{_OPTIMIZER}.{_RATE}"):
+                changed_since.say_gone_on_with(_logger, where, saved[where], "not there")
         for where, now in self._plain.items():
             if self._is_other(where, saved):
                 say = (
@@ -135,7 +143,7 @@ class Built:
                 reason = f"names {keys!r} of {part!r}, and what may be named there, in a list, is {sorted(known[part])}"
             else:
                 continue
-            raise changed_since.refused(reason, example="learning_rate")
+            raise changed_since.refused(reason, example=_RATE)
         self._division.redivides = _SIZE in self._override.get(_DATASET, ())
 
 
@@ -169,7 +177,7 @@ def _options(optimizer: Any) -> Iterator[Parameter]:
     weights = {id(one) for one in _trained(optimizer)}
     ends = tuple(f"{mark}{one.name}" for one in _trained(optimizer) for mark in "._")
     for one in _of(optimizer):
-        is_rate = re.fullmatch(r"learning_rate(_group_[0-9]+)?", one.name)
+        is_rate = re.fullmatch(rf"{_RATE}(_group_[0-9]+)?", one.name)
         if id(one) in weights or one.name in _COUNTERS or one.ndim > 1:
             continue
         if is_rate or not one.name.endswith(ends):

@@ -105,8 +105,12 @@ def _nodes(dataset: Any) -> Iterator[Any]:
 
 def _found(dataset: Any, nodes: list[Any]) -> dict[str, str]:
     found = {}
+    try:
+        size = int(dataset.get_batch_size())
+    except Exception:  # noqa: BLE001 - of a pipeline of the user's; what is wrong with it is said where it is drawn from
+        size = 0
     # Where a function decides, each batch has a size of its own.
-    if (size := int(dataset.get_batch_size())) > 0:
+    if size > 0:
         found[_SIZE] = str(size)
     shards = [number for node in nodes if (number := _shards(node))]
     if shards:

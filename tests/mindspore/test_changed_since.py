@@ -172,6 +172,10 @@ def test_what_no_checkpoint_has_is_named_and_is_that_of_now(
     assert "optimizer.weight_decay was 0.01 and is 0.02 now, which is gone on with" in lines[0]
     assert "optimizer.learning_rate.decay_rate was 0.9 and is 0.8 now" in lines[1]
 
+    # A rate that was a Parameter is what a schedule gives now.
+    Training(0.1).saved(tmp_path / "b.ckpt").loaded(Training(decaying(0.9)))
+    assert "optimizer.learning_rate was 0.1 and is not there now" in said("changed_since_checkpoint")[-1]
+
 
 def test_options_of_mint_are_named(said: Callable[[str], list[str]]) -> None:
     """Its rates are no Parameters of the cell, so that no checkpoint has them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from recovery.core.ids import Generation, Rank, RunId
 from recovery.core.messages import Rollback
 from recovery.errors import CheckpointStateError
-from recovery.training.planned_checkpoint import PlannedCheckpoint
+from recovery.training.planned_checkpoint import PlannedCheckpoint, for_manifest
 from tests.cluster.small_job import Tally
 
 
@@ -42,3 +43,15 @@ def test_a_folder_that_nobody_took_is_not_passed_over() -> None:
 def test_a_file_of_ours_is_no_folder_to_resume_from() -> None:
     with pytest.raises(CheckpointStateError, match="ModelCheckpoint"):
         planned("/ckpt/train-1_10.ckpt").folder({})
+
+
+def test_a_manifest_says_what_a_state_says_of_how_it_was_built() -> None:
+    class Built(Tally):
+        def built(self) -> dict[str, str]:
+            return {"dataset.batch_size": "4"}
+
+        def compare(self, saved: Mapping[str, str]) -> None:
+            """Nothing differs."""
+
+    assert for_manifest(Tally()) == Tally().versions()
+    assert for_manifest(Built()) == {**Tally().versions(), "dataset.batch_size": "4"}
