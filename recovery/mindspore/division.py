@@ -31,7 +31,7 @@ class Division:
         """
         self._batches = batches_per_epoch
         nodes = list(_nodes(dataset))
-        self._is_shuffled_in_batches = any(isinstance(node, datasets.ShuffleDataset) for node in nodes)
+        self._is_of_rows = _is_of_rows(dataset)
         self.now = {_BATCHES: str(batches_per_epoch), **_found(dataset, nodes)}
         """By name, in words. What MindSpore does not say is not in it."""
         if sink_size:
@@ -69,17 +69,17 @@ class Division:
         if not batch and not sinks:
             _logger.warning("event=division_changed epoch=%d %s: from this pass on", at.epoch + 1, said)
             return at
-        if self.redivides and not sinks and set(changes) <= {_SIZE, _BATCHES}:
+        if self.redivides and not sinks and _SIZE in changes and set(changes) <= {_SIZE, _BATCHES}:
             return self._redivided(at, said)
         raise _other_place(at, said)
 
     def _redivided(self, at: Position, said: str) -> Position:
         before, size = int(self.saved.get(_SIZE, 0)), int(self.now.get(_SIZE, 0))
         rows = at.batch * before
-        if not (before and size) or rows % size or self._is_shuffled_in_batches:
-            raise _other_place(
-                at, f"{said}, and {rows} rows of it are no whole number of batches in one order"
-            )
+        if not self._is_of_rows or not (before and size):
+            raise _other_place(at, f"{said}, and the rows behind cannot be counted (shuffle, repeat, skip)")
+        if rows % size:
+            raise _other_place(at, f"{said}, and the {rows} rows behind are no whole number of batches")
         _logger.warning("event=pass_redivided epoch=%d %s", at.epoch + 1, said)
         return Position(step=at.step, epoch=at.epoch, batch=rows // size)
 
@@ -101,6 +101,13 @@ def _nodes(dataset: Any) -> Iterator[Any]:
     yield dataset
     for child in getattr(dataset, "children", ()):
         yield from _nodes(child)
+
+
+def _is_of_rows(dataset: Any) -> bool:
+    """Are its batches whole rows in the order in which they are drawn, so that the rows behind can be counted?"""
+    while isinstance(dataset, (datasets.MapDataset, datasets.ProjectDataset, datasets.RenameDataset)):
+        dataset = dataset.children[0]
+    return isinstance(dataset, datasets.BatchDataset)
 
 
 def _found(dataset: Any, nodes: list[Any]) -> dict[str, str]:

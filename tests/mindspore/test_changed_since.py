@@ -290,8 +290,37 @@ def test_another_batch_size_is_taken_where_it_is_asked_for() -> None:
     assert here.next_rows() == [12, 13]
     other = Training(batch=8, override=override)
     other.state.compare(first)
-    with pytest.raises(CheckpointStateError, match="12 rows of it are no whole number of batches"):
+    with pytest.raises(CheckpointStateError, match="the 12 rows behind are no whole number of batches"):
         other.state.take_position(at, exact=True)
+
+
+def test_rows_are_counted_only_where_nothing_is_done_with_batches() -> None:
+    import numpy as np
+    from mindspore import dataset as ds
+
+    from recovery.mindspore.division import Division
+
+    def division(batch: int, change: Callable[[Any], Any]) -> Division:
+        rows = np.arange(24, dtype=np.float32).reshape(24, 1)
+        data = change(ds.NumpySlicesDataset((rows,), ["x"], shuffle=False).batch(batch))
+        made = Division(data, int(data.get_dataset_size()))
+        made.redivides = True
+        return made
+
+    at = Position(step=3, epoch=0, batch=3)
+    changes: list[Callable[[Any], Any]] = [
+        lambda data: data.repeat(2),
+        lambda data: data.shuffle(3),
+        lambda data: data.skip(1),
+    ]
+    for change in changes:
+        here = division(2, change)
+        here.saved = division(4, change).now
+        with pytest.raises(CheckpointStateError, match="the rows behind cannot be counted"):
+            here.place(at)
+    here = division(2, lambda data: data.map(lambda row: row, "x").rename("x", "row"))
+    here.saved = division(4, lambda data: data).now
+    assert here.place(at).batch == 6
 
 
 def test_another_order_is_refused_within_an_epoch() -> None:
