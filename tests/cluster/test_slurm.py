@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from recovery.core.records import EventKind
+from recovery.errors import ROWS
 from tests.cluster.small_cluster import SCRIPT, PlacedCluster
 from tests.cluster.test_drain import steps_lost
 from tests.faults.slurm import PREEMPTION, Slurm, slurm
@@ -75,6 +76,11 @@ class Job(PlacedCluster):
     def restarts(self) -> int:
         """By Slurm."""
         return int(self._cluster.job(self.number)["Restarts"])
+
+    @property
+    def exit_code(self) -> int:
+        """By Slurm."""
+        return int(self._cluster.job(self.number)["ExitCode"].partition(":")[0])
 
     def kill_worker(self, node_id: str) -> None:
         """SIGKILL."""
@@ -158,6 +164,30 @@ def test_a_killed_node_of_the_scheduler_with_a_spare(
         job.wait_done()
         outcome = "goes back into the queue" if is_put_back else "is ended; submit it again"
         said = f"n0 was lost, the host of the batch script and of the scheduler: the job {outcome}"
+        assert job.log("launcher").count(said) == 1
+
+
+@pytest.mark.parametrize("is_put_back", [True, False], ids=["requeue", "no requeue"])
+def test_more_killed_nodes_than_spares(tmp_path: Path, is_put_back: bool) -> None:
+    """The ranks of the second one are waited for as long as is set; then the job goes back into the queue, or ends where it may not."""
+    with slurm(5) as cluster, Job(tmp_path, cluster) as job:
+        line, limit = ("--nodes=2", "--spares=1", "--time=60"), ("--rdzv-conf=timeout=45",)
+        job.submit(*line, *(() if is_put_back else ("--no-requeue",)), run=limit)
+        job.wait_step(12)
+        job.wait_event(EventKind.NODE_ADMITTED, "standby_0")
+        cluster.kill_node(1)
+        job.wait_step(20, generation=2)
+        cluster.kill_node(2)
+        if is_put_back:
+            job.wait_requeued()
+        else:
+            job.wait_ended("FAILED")
+            assert job.exit_code == ROWS["WAIT_TIMEOUT"].exit_code
+            job.submit(*line)
+        job.go_on()
+        job.wait_done()
+        outcome = "the job goes back" if is_put_back else "this job may not go back"
+        said = f"of the hosts that were lost (n1, n2) ranks are missing: {outcome} into the queue"
         assert job.log("launcher").count(said) == 1
 
 

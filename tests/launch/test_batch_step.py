@@ -19,7 +19,7 @@ exit 0
 """
 SAYS = """#!/bin/bash
 [ "${0##*/} $1" = "scontrol requeue" ] && { echo "$*" >"$PWD/requeued"; echo refused >&2; exit 1; }
-[ "${0##*/} $*" = "scontrol --oneliner show job 4711" ] && { echo "JobId=4711 JobState=RUNNING PreemptTime=$PREEMPTED"; exit 0; }
+[ "${0##*/} $*" = "scontrol --oneliner show job 4711" ] && { echo "JobId=4711 JobState=RUNNING Requeue=${REQUEUE:-1} PreemptTime=$PREEMPTED"; exit 0; }
 [ "${0##*/}" = scontrol ] && echo "NodeName=$3 Arch=x86_64 NodeAddr=10.1.2.3 NodeHostName=$3"
 exit 0
 """
@@ -87,6 +87,15 @@ def test_a_job_that_is_preempted_goes_back_into_the_queue(
     if why:
         assert f"{why}: the job goes back into the queue (scontrol requeue)" in done.stdout
         assert "not put back into the queue: refused; submit it again" in done.stdout
+
+
+def test_a_job_that_may_not_go_back_into_the_queue_says_what_to_do(tmp_path: Path) -> None:
+    preempted = {"CODE": "143", "PREEMPTED": "2026-11-30T18:05:35", "REQUEUE": "0"}
+    done = batch(tmp_path, "--nodes=3", "--", "train.py", **preempted, **ALLOCATION)
+    assert done.returncode == 143
+    assert not (tmp_path / "requeued").exists()
+    assert "this job may not go back into the queue (--no-requeue, or" in done.stdout
+    assert "goes back into the queue" not in done.stdout
 
 
 @pytest.mark.parametrize(("given", "taken"), [("60", "60"), ("600", "110"), ("soon", "soon")])

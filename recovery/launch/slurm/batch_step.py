@@ -79,10 +79,7 @@ def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
     steps = HostSteps(hosts, commands)
     code = asyncio.run(_run(steps, ours, outlive_script=spares > 0))
     if code and (why := _helped_by_requeue(steps, code, here.job_id)):
-        console.say(
-            f"{why}: the job goes back into the queue (scontrol requeue), and goes on from what it has saved"
-        )
-        return _requeue(here.job_id, code)
+        return _requeue(here.job_id, code, why)
     return code
 
 
@@ -136,12 +133,21 @@ def _helped_by_requeue(steps: HostSteps, code: int, job_id: int) -> str:
     if code == _ASKED_TO_END and (when := job_record.preempted_at(job_record.ask(job_id))):
         return f"Slurm takes its hosts for another job since {when}"
     if steps.lost and code == ROWS["WAIT_TIMEOUT"].exit_code:
-        return f"{', '.join(sorted(steps.lost))} was lost, and its ranks are missing"
+        return f"of the hosts that were lost ({', '.join(sorted(steps.lost))}) ranks are missing"
     return ""
 
 
-def _requeue(job_id: int, code: int) -> int:
+def _requeue(job_id: int, code: int, why: str) -> int:
     """Slurm ends this script then."""
+    if job_record.ask(job_id).get("Requeue") == "0":
+        console.say(
+            f"{why}: this job may not go back into the queue (--no-requeue, or JobRequeue=0 in slurm.conf); the next job of its chain goes on from what it has saved, or the same line, submitted again",
+            style="yellow",
+        )
+        return code
+    console.say(
+        f"{why}: the job goes back into the queue (scontrol requeue), and goes on from what it has saved"
+    )
     asked = subprocess.run(["scontrol", "requeue", str(job_id)], capture_output=True, text=True, check=False)  # noqa: S603, S607 - Slurm's own
     if asked.returncode:
         console.say(
