@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import Annotated, Any
@@ -11,6 +12,7 @@ import typer
 from recovery.cli import torchrun_line
 from recovery.cli.main import load
 from recovery.cli.run import line_of
+from recovery.cli.start import is_typed
 from recovery.errors import SettingError
 from recovery.launch.slurm import batch_script
 
@@ -47,7 +49,12 @@ def slurm(
     words = context.meta["words"]
     line = batch_script.read(words)
     # A mistake is said now, and not when the job's turn has come.
-    line_of(load("run").make_context("recovery run", list(line.run)), _SOME_HOST)
+    launched = load("run").make_context("recovery run", list(line.run))
+    line_of(launched, _SOME_HOST)
+    if not is_typed(launched, "nproc_per_node") and "PET_NPROC_PER_NODE" not in os.environ:  # noqa: TID251 - torchrun's default, which sbatch hands on
+        line, note = batch_script.with_workers(line)
+        # Standard output may be the script.
+        typer.echo(note, err=True)
     script = batch_script.render(line, words, sys.executable)
     if not line.submit:
         typer.echo(script, nl=False)

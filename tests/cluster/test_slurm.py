@@ -116,6 +116,17 @@ def test_a_killed_worker(tmp_path: Path, cluster: Slurm) -> None:
         assert "has finished: there is nothing to do" in job.log("launcher")
 
 
+def test_workers_by_gpus(tmp_path: Path, cluster: Slurm) -> None:
+    """As many as a host has GPUs of the job; each of its steps has all of them."""
+    with Job(tmp_path, cluster) as job:
+        job.submit("--nodes=1", "--spares=1", "--gpus-per-node=2")
+        job.wait_step(12)
+        job.wait(lambda: "watch-1" in cluster.ask("squeue", "--steps", "-h", "-o", "%j"), "third step")
+        job.wait_event(EventKind.NODE_ADMITTED, "standby_0")
+        job.go_on()
+        job.wait_done()
+
+
 def test_a_killed_node_with_a_spare(tmp_path: Path, cluster: Slurm) -> None:
     with Job(tmp_path, cluster) as job:
         job.submit("--nodes=2", "--spares=1")

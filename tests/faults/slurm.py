@@ -45,6 +45,7 @@ ReturnToService=2
 SlurmdTimeout=5
 KillWait=30
 TreeWidth=65533
+GresTypes=gpu
 SchedulerParameters=batch_sched_delay=1,sched_min_interval=200000
 {further}
 PartitionName=p Nodes=n[0-{last}] Default=YES MaxTime=INFINITE State=UP
@@ -85,7 +86,9 @@ class Slurm:
         )
         for node in range(count):
             where = f"NodeAddr={self._hosts.address(node)} NodeHostname={name} Port={free_port()}"
-            conf += f"NodeName=n{node} {where} CPUs=8\n"
+            conf += f"NodeName=n{node} {where} CPUs=8 Gres=gpu:2\n"
+        # They are counted, and nobody opens them.
+        (directory / "gres.conf").write_text("Name=gpu File=/dev/null\nName=gpu File=/dev/zero\n")
         (directory / "slurm.conf").write_text(conf)
         files = [
             f"--{name}={directory}/munge.{end}" for name, end in (("socket", "sock"), ("key-file", "key"))

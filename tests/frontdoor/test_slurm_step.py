@@ -113,8 +113,29 @@ def test_a_script_is_printed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "run", "note"),
+    [
+        (
+            ("--gres=gpu:a100:4", "--"),
+            "--nproc-per-node=4 train.py",
+            "each host has --nproc-per-node=4 workers, by --gres=gpu:a100:4\n",
+        ),
+        (("--gpus=8", "--", "--nproc_per_node=2"), "--nproc_per_node=2 train.py", ""),
+        (("--",), "train.py", "each host has one worker: give --nproc-per-node=N behind -- for more\n"),
+    ],
+)
+def test_the_script_says_how_many_workers_a_host_has(
+    tmp_path: Path, words: tuple[str, ...], run: str, note: str
+) -> None:
+    done = slurm(*words, "train.py", directory=tmp_path)
+    assert done.stdout.endswith(f" -- {run}\n")
+    assert done.stderr == note
+
+
+@pytest.mark.parametrize(
     ("words", "said"),
     [
+        (("--gpus=8", "--", "train.py"), "--gpus='8': leaves open how many workers a host has"),
         (("--", "--nproc_per_node=x", "train.py"), "--nproc_per_node='x': must be a number"),
         (("--", "--nosuch=1", "train.py"), "No such option: --nosuch"),
         (

@@ -6,7 +6,7 @@ import pytest
 
 from recovery.config import slurm_allocation as allocation
 from recovery.errors import SettingError
-from recovery.launch.slurm import batch_script, job_record
+from recovery.launch.slurm import batch_script, job_record, workers_asked
 
 # As Slurm 22.05 sets them in a step of three hosts.
 STEP = {
@@ -186,3 +186,49 @@ def test_what_cannot_be_is_refused_by_name(typed: str, said: str) -> None:
     with pytest.raises(SettingError) as refused:
         batch_script.read(typed.split())
     assert said in str(refused.value)
+
+
+# --- workers of a host --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("typed", "count"),
+    [
+        ("", 0),
+        ("--time=60 --gres=nvme:1,gpus_lic:3", 0),
+        ("--gpus-per-node=0", 0),
+        ("--gpus-per-node=4", 4),
+        ("--gpus-per-node a100:4", 4),
+        ("--gres=gpu:8", 8),
+        ("--gres=nvme:1,gpu:a100:2", 2),
+        ("--gpus-per-node=2 --gres=gpu:2", 2),
+        # As sbatch takes them.
+        ("--gpus-per-node=2 --gpus-per-node=4", 4),
+    ],
+)
+def test_a_host_has_as_many_workers_as_it_was_asked_for_gpus(typed: str, count: int) -> None:
+    workers = workers_asked.read(batch_script.read([*typed.split(), "--", "t.py"]).sbatch)
+    assert workers.number == count
+    assert ("by --g" in workers.note) is bool(count)
+    assert ("one worker: give --nproc-per-node=N" in workers.note) is not bool(count)
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("--gpus=8", "--gpus='8'"),
+        ("-G 8", "--gpus='8'"),
+        ("-G8", "--gpus='8'"),
+        ("--gpus-per-task=1", "--gpus-per-task='1'"),
+        ("--gpus-per-node=a100:2,v100:2", "--gpus-per-node='a100:2,v100:2'"),
+        ("--gpus-per-node=many", "--gpus-per-node='many'"),
+        ("--gres=gpu", "--gres='gpu'"),
+        ("--gres=gpu:2 --gpus-per-node=4", "--gres='gpu:2'"),
+    ],
+)
+def test_gpus_that_do_not_say_how_many_workers_a_host_has_ask_for_it(typed: str, said: str) -> None:
+    sbatch = batch_script.read([*typed.split(), "--", "t.py"]).sbatch
+    with pytest.raises(SettingError, match="leaves open how many workers a host has") as refused:
+        workers_asked.read(sbatch)
+    assert said in str(refused.value)
+    assert "--nproc-per-node=4" in str(refused.value)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from recovery.errors import SettingError
+from recovery.launch.slurm import workers_asked
 
 NOTICE_S = 120
 """How long before a time limit the job is told. A save of some GB and the end of its processes fit; a job of an hour loses 3 % of its time."""
@@ -89,6 +90,17 @@ def read(words: Sequence[str]) -> Line:
         sbatch=tuple(passed),
         run=tuple(words[at + 1 :]),
     )
+
+
+def with_workers(line: Line) -> tuple[Line, str]:
+    """Give each host as many workers as sbatch is asked for GPUs of it, for a line that does not say how many. Gives what is to be said of that, too.
+
+    Raises:
+        SettingError: GPUs are asked for, and how many of them a host has is left open.
+    """
+    asked = workers_asked.read(line.sbatch)
+    typed = (f"--nproc-per-node={asked.number}",) if asked.number else ()
+    return line._replace(run=(*typed, *line.run)), asked.note
 
 
 def render(line: Line, typed: Sequence[str], interpreter: str) -> str:
