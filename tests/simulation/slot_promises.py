@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from recovery.core import messages as m
+from recovery.core.causes import Cause
 from recovery.core.effects import Persist
 from recovery.core.ids import ConnectionId, NodeId
 from recovery.core.records import (
@@ -160,7 +161,7 @@ class SlotPromises:
     def before_word(self, scheduler: SchedulerProcess, after_all: Watch) -> Watch:
         """I23: a report of a process's end, wrong or true, changes only what stands for a process that has ended.
 
-        Who waited for its place may be let in by that.
+        Who waited for its place may be let in by that. Where a standby is let in so, for which a rank waits that is on its way out, that one leaves.
         """
         nodes = scheduler.machine.state.nodes
         before = {name: (_standing(node), node.process) for name, node in nodes.items()}
@@ -179,8 +180,9 @@ class SlotPromises:
             for name in changed:
                 (state, window_ends_ms, _), _ = before[name]
                 was_let_in = state not in _HERE and nodes[name].record.state is NodeState.LIVE
+                was_handed_over = nodes[name].record.cause is Cause.RANK_HANDED_OVER
                 self.world.clock.seen["who waited was let in by a proven death"] += was_let_in
-                assert name in has_ended or (was_let_in and has_ended), (
+                assert name in has_ended or ((was_let_in or was_handed_over) and has_ended), (
                     f"I23: {name} lives, and a wrong word has changed its place"
                 )
                 if nodes[name].window_ends_ms < window_ends_ms:

@@ -167,6 +167,8 @@ def test_a_host_is_drained_of_all_its_ranks_where_the_standbys_are_elsewhere() -
         (960002226, None),
         # A process that is cut off is asked to end three times, each time before the time of its last message is over.
         (985003164, None),
+        # A proven death lets in the standby for which a rank waits that is to be handed over.
+        (995004180, None),
     ],
 )
 def test_seeds_that_once_broke_a_promise_keep_it(seed: int, workers: int | None) -> None:
