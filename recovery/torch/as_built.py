@@ -10,7 +10,6 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from recovery.torch import buffers, module_names, outside_state_dict, overrides
-from recovery.torch.weight_copies import WeightCopies
 
 _ANY = "of any shape"
 _ADAPTING = ("torch.ao.quantization", "torch.quantization")
@@ -22,9 +21,9 @@ _logger = logging.getLogger("recovery.torch")
 class AsBuilt:
     """Noted before the first step and before anything is loaded."""
 
-    def __init__(self, parts: outside_state_dict.Parts, copies: WeightCopies | None = None) -> None:
-        """What the parts are now, and what the program has beside them."""
-        self._is_said, self._copies = False, copies
+    def __init__(self, parts: outside_state_dict.Parts) -> None:
+        """What the parts are now."""
+        self._is_said = False
         self.options: overrides.Built = overrides.built(dict(_bare(parts)))
         self._shapes: dict[tuple[str, int], dict[str, str]] = {}
         self._groups: dict[tuple[str, int], list[outside_state_dict.Group]] = {}
@@ -38,9 +37,7 @@ class AsBuilt:
                 self._shapes[part, number] = _shapes(item)
 
     def compare(self, parts: outside_state_dict.Parts) -> None:
-        """At a save: say once what a start could not load into what it builds, and what no checkpoint has. `parts` are as they are now."""
-        if self._copies is not None:
-            self._copies.report(parts)
+        """At a save: say once what a start could not load into what it builds. `parts` are as they are now."""
         if self._is_said:
             return
         found = self._of_counts(parts) or self._of_modules(parts) or self._of_optimizers(parts)

@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from recovery.torch import module_names, outside_state_dict
 from recovery.torch import payload as payloads
 from recovery.torch.as_built import AsBuilt
+from recovery.torch.beside import Beside
 from recovery.torch.module_attributes import ModuleAttributes
 
 _logger = logging.getLogger("recovery.torch")
@@ -35,6 +36,7 @@ class OutsideFolders:
         *,
         frozen: Sequence[Sequence[str]] = (),
         is_whole: bool = False,
+        beside: Beside | None = None,
     ) -> None:
         """Note what the program has built, before anything is loaded.
 
@@ -43,10 +45,14 @@ class OutsideFolders:
             frozen: by module the names of parameters that DistributedDataParallel averages no gradients of, since they were frozen when it was
                 made: whoever trains them later has other weights on each rank.
             is_whole: the framework's checkpoint is each rank's own, and has these weights. The attributes of outermost modules are kept there as well.
+            beside: of the training; what of it no checkpoint has is named.
         """
         self._parts, self._frozen, self._is_whole = parts, frozen, is_whole
         built = parts()
         self._built, self._attributes = AsBuilt(built), ModuleAttributes(built, has_roots=not is_whole)
+        self._beside, self._is_restored = beside, False
+        if beside is not None:
+            beside.note_built()
         self._own: list[set[str]] = [set() for _ in frozen]
         self._versions: list[dict[str, int]] = []
 
@@ -55,8 +61,11 @@ class OutsideFolders:
 
         Raises:
             CheckpointStateError: it holds what a safe load (weights_only) refuses.
+            UsageError: behind a restore, as for `begin`.
         """
         parts = self._parts()
+        if self._beside is not None:
+            self._beside.report()
         if is_compared:
             self._built.compare(parts)
         taken = outside_state_dict.take(parts, self._attributes)
@@ -72,6 +81,7 @@ class OutsideFolders:
         Raises:
             CheckpointStateError: as for `outside_state_dict.make_room`.
         """
+        self._is_restored = True
         outside_state_dict.make_room(self._parts(), saved)
 
     def put(self, saved: Saved) -> None:
@@ -101,9 +111,17 @@ class OutsideFolders:
         return [one for one in self._parts().get("optimizer", ()) if isinstance(one, torch.optim.Optimizer)]
 
     def begin(self) -> None:
-        """Before the first step: say what cannot be kept."""
+        """Before the first step: say what cannot be kept.
+
+        Raises:
+            UsageError: a schedule was not given; behind a restore that is found at the first save.
+        """
         parts = self._parts()
         outside_state_dict.report_unsaved(parts)
+        if self._beside is not None:
+            self._beside.note_generators()
+            if not self._is_restored:
+                self._beside.check()
         models = (_tensors(module_names.bare(item)) for item in parts.get("model", ()))
         self._versions = [
             {name: _version(here[name]) for name in names if name in here}

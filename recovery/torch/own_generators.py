@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from recovery.torch.around import OF_STATE, Advice, Around
 from recovery.torch.held_objects import OF_ONE_MAX, reached
 from recovery.torch.kept_generators import KeptGenerator, kinds
 from recovery.torch.module_names import bare
@@ -33,6 +34,9 @@ _said: set[str] = set()
 
 _MODULES_OWN = frozenset(vars(torch.nn.Module())) - {"_modules"}
 """Attributes of each module, in which torch keeps what is no generator."""
+_FRAMEWORKS = frozenset({"lightning", "pytorch_lightning", "transformers", "accelerate", "torch"})
+_FACES = ("recovery.lightning", "recovery.transformers", "recovery.accelerate")
+"""They stand between a program and this package, and have nothing of the program's own."""
 _ABOVE_A_PROGRAM = ("recovery", "runpy", "importlib", "_pytest", "pluggy")
 
 
@@ -81,23 +85,37 @@ def note_of(loader: Any, *, keeps_state: bool = False) -> None:
     note(dataset, collate_fn, keeps_state=keeps_state, kept=[*parts, *generators])
 
 
-def note_program(parts: Mapping[str, Sequence[Any]]) -> None:
-    """Before the first step: the same of the modules among the parts of a state, and of the functions that train it.
+def note_program(
+    parts: Mapping[str, Sequence[Any]], around: Around | None = None, advice: Advice = OF_STATE
+) -> None:
+    """Before the first step: the same of the modules among the parts of a state, of what a trainer calls, and of the functions that train it.
 
     Args:
         parts: of the state; a generator that is one is in the checkpoint.
+        around: what a framework's trainer has besides.
+        advice: what a script is to do.
     """
+    around = around or Around()
     items = [bare(item) for of_part in parts.values() for item in of_part]
     kept = [*items, *(item.generator for item in items if isinstance(item, KeptGenerator))]
+    kept += [*around.own, *around.of_loaders()]
+    kept += [one for held in around.attributes_kept() for one in _several_in(held)]
     for part, of_part in parts.items():
         for number, item in enumerate(map(bare, of_part)):
             if isinstance(item, torch.nn.Module):
-                _say(logging.WARNING, f"{part}[{number}]", _held_by_modules(item, but=kept))
+                _say(logging.WARNING, f"{part}[{number}]", _held_by_modules(item, but=kept), advice)
+    called = {name: one for name, one in around.called.items() if not _is_among(one, around.keeping)}
+    for name, one in called.items():
+        _say(logging.WARNING, name, held_by(one, but=(*kept, *around.called.values())), advice)
     for frame in frames_of_program():
-        _say(logging.INFO, f"{frame.f_code.co_name}()", _held_by_frame(frame, but=kept))
+        _say(logging.INFO, f"{frame.f_code.co_name}()", _held_by_frame(frame, but=kept), advice)
 
 
-def _say(level: int, where: str, found: Iterable[tuple[str, str]]) -> None:
+def _is_among(one: Any, several: Iterable[Any]) -> bool:
+    return any(one is other for other in several)
+
+
+def _say(level: int, where: str, found: Iterable[tuple[str, str]], advice: Advice) -> None:
     text = f"{where} keeps a random generator of its own: " + ", ".join(
         f"{place} ({kind})" for place, kind in itertools.islice(found, _SHOWN)
     )
@@ -106,9 +124,9 @@ def _say(level: int, where: str, found: Iterable[tuple[str, str]]) -> None:
     _said.add(text)
     _logger.log(
         level,
-        "event=own_generator %s. No checkpoint has it: if the steps draw from it, a job that goes on draws other numbers. Give it as a part, "
-        "TrainState(..., noise=generator), or draw from torch's, numpy's or Python's own generators",
+        "event=own_generator %s. No checkpoint has it: if the steps draw from it, a job that goes on draws other numbers. %s",
         text,
+        advice.generator,
     )
 
 
@@ -166,17 +184,26 @@ def _of_loaders(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def frames_of_program() -> Iterator[types.FrameType]:
-    """From where it has called this package up to where it was called."""
+    """From where it has called this package, or the framework that has, up to where it was called."""
     frame: types.FrameType | None = sys._getframe(1)  # noqa: SLF001 - Python has no public name for it
-    while frame is not None and _module_of(frame) == "recovery":
+    while frame is not None and _root_of(frame) == "recovery":
         frame = frame.f_back
-    while frame is not None and _module_of(frame) not in _ABOVE_A_PROGRAM:
-        yield frame
+    while frame is not None and (_is_between(frame) or _root_of(frame) not in _ABOVE_A_PROGRAM):
+        if not _is_between(frame):
+            yield frame
         frame = frame.f_back
+
+
+def _is_between(frame: types.FrameType) -> bool:
+    return _root_of(frame) in _FRAMEWORKS or _module_of(frame).startswith(_FACES)
 
 
 def _module_of(frame: types.FrameType) -> str:
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return str(frame.f_globals.get("__name__", ""))
+
+
+def _root_of(frame: types.FrameType) -> str:
+    return _module_of(frame).partition(".")[0]
 
 
 def held_by(root: Any, *, but: Iterable[Any] = ()) -> Iterator[tuple[str, str]]:

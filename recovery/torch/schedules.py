@@ -18,6 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
 
 from recovery.errors import UsageError
+from recovery.torch.around import OF_STATE, Advice, Around
 from recovery.torch.attribute_values import is_users
 
 _logger = logging.getLogger("recovery.torch")
@@ -31,8 +32,15 @@ _found_named: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 """Optimizers that were looked at. One that `session.keep` gives again may still be held by the last entry's schedule, until that is collected."""
 
 
-def check(parts: Mapping[str, Sequence[Any]]) -> None:
+def check(
+    parts: Mapping[str, Sequence[Any]], around: Around | None = None, advice: Advice = OF_STATE
+) -> None:
     """Look at what holds an optimizer. It takes the collector some 50 ms, so a restore leaves it to the first save.
+
+    Args:
+        parts: of the state.
+        around: what a framework's trainer has besides.
+        advice: what a script is to do.
 
     Raises:
         UsageError: something schedules an optimizer of these parts, and is neither a part nor held by one.
@@ -44,10 +52,15 @@ def check(parts: Mapping[str, Sequence[Any]]) -> None:
     if not new:
         return
     others = [item for items in parts.values() for item in items if item not in optimizers]
+    others += around.attributes_kept() if around else ()
     held = {id(value): value for value in held_by(others)}
+    # A model's state has that of all in it, averaged weights too.
+    held |= {id(one): one for value in [*held.values()] for one in _modules_in(value)}
     # Some wrap another one, whose state they give as theirs.
     inner = held_by(value for optimizer in optimizers for value in vars(optimizer).values())
-    known, may_be_others = frozenset(map(id, [*held.values(), *others, *optimizers, *inner])), False
+    of_trainer = around.own if around else ()
+    known = frozenset(map(id, [*held.values(), *others, *optimizers, *inner, *of_trainer]))
+    may_be_others = False
     for optimizer in new:
         holders = [*_holders(optimizer)]
         name = _unnamed(optimizer, holders, held)
@@ -59,16 +72,22 @@ def check(parts: Mapping[str, Sequence[Any]]) -> None:
             name = _unnamed(optimizer, [*_holders(optimizer)], held)
         if name:
             raise UsageError(
-                field="TrainState",
+                field=advice.field,
                 reason=f"{name} sets the learning rate of {type(optimizer).__name__} and is not named: it would begin again behind a failure",
-                next_step="Give it: TrainState(..., lr_scheduler=scheduler), or steps(..., lr_scheduler=scheduler); several as a list.",
+                next_step=advice.schedule,
             )
     _found_named.update(new)
     if may_be_others or _others(_known_kinds(), known):
-        _report_others(new, known)
+        _report_others(new, known, advice)
 
 
-def _report_others(optimizers: Sequence[torch.optim.Optimizer], known: frozenset[int]) -> None:
+def _modules_in(value: Any) -> Iterable[torch.nn.Module]:
+    return value.modules() if isinstance(value, torch.nn.Module) else ()
+
+
+def _report_others(
+    optimizers: Sequence[torch.optim.Optimizer], known: frozenset[int], advice: Advice
+) -> None:
     """Say which objects go with these optimizers and are in no checkpoint."""
     # As above: what an earlier entry has left behind.
     gc.collect()
@@ -76,9 +95,9 @@ def _report_others(optimizers: Sequence[torch.optim.Optimizer], known: frozenset
     if names := _others([*of_optimizers, *_known_kinds()], known):
         _logger.warning(
             "event=not_a_part objects=%s they are used beside the optimizers of the state, and are not named: what they count is in no checkpoint, "
-            "and begins again behind a failure. If the steps depend on it, give them state_dict and load_state_dict, and name them: "
-            "TrainState(..., scaler=scaler), or steps(..., scaler=scaler); optimizers as a list",
+            "and begins again behind a failure. If the steps depend on it, %s",
             ",".join(names),
+            advice.others,
         )
 
 
@@ -91,8 +110,10 @@ def _may_count(found: Any) -> bool:
     if isinstance(found, GradScaler):
         return bool(found.is_enabled())
     if isinstance(found, torch.optim.Optimizer):
-        # Plain SGD has nothing that could begin again.
-        return type(found) is not torch.optim.SGD or any(group["momentum"] for group in found.param_groups)
+        # Plain SGD has nothing that could begin again, unless something schedules it.
+        return type(found) is not torch.optim.SGD or any(
+            group["momentum"] or "initial_lr" in group for group in found.param_groups
+        )
     return isinstance(found, AveragedModel) or (
         is_users(found) and callable(getattr(type(found), "step", None))
     )
@@ -117,9 +138,13 @@ def _unnamed(optimizer: torch.optim.Optimizer, holders: Iterable[Any], held: Map
     for schedule in found:
         if id(schedule) not in held:
             return type(schedule).__name__
-    # One of another library, as timm's: torch's are found above.
+    # One of another library, as timm's: torch's are found above. Of a wrapper it may hold the optimizer inside, whose groups are the same.
     is_scheduled = any("initial_lr" in group for group in optimizer.param_groups)
-    return "a schedule" if is_scheduled and not found and id(optimizer) not in held else ""
+    groups = id(optimizer.param_groups)
+    is_held = any(
+        isinstance(one, torch.optim.Optimizer) and id(one.param_groups) == groups for one in held.values()
+    )
+    return "a schedule" if is_scheduled and not found and not is_held else ""
 
 
 def _holders(optimizer: torch.optim.Optimizer) -> Iterator[Any]:

@@ -19,17 +19,16 @@ from recovery.torch import (
     module_names,
     outside_state_dict,
     overrides,
-    own_generators,
     parts_of_state,
     restored,
     same_options,
     same_passes,
-    schedules,
     spread,
     unreduced_gradients,
 )
 from recovery.torch import payload as payloads
 from recovery.torch.as_built import AsBuilt
+from recovery.torch.beside import Beside
 from recovery.torch.file_layout import FileLayout
 from recovery.torch.host_copy import HostCopy
 from recovery.torch.live_memory import LiveMemory
@@ -42,7 +41,6 @@ from recovery.torch.random_state import capture_random_state, restore_random_sta
 from recovery.torch.replica_fingerprints import Replicas
 from recovery.torch.shared_state import SharedPieces, fingerprints_of, join, kept_by_each
 from recovery.torch.stateful_loader import StatefulLoader
-from recovery.torch.weight_copies import WeightCopies
 from recovery.training import changed_since
 from recovery.training.state import CannotLayOutError
 
@@ -112,7 +110,7 @@ class TrainState:
         self._built: AsBuilt | None = None
         self._replicas = Replicas()
         self._attributes: ModuleAttributes | None = None
-        self._schedules_checked = False
+        self._beside = Beside(lambda: self._parts)
         parts_of_state.check(self._parts)
 
     @property
@@ -149,7 +147,7 @@ class TrainState:
             UsageError: a schedule of an optimizer is no part; behind a restore that is found at the first save.
         """
         self._note_built()
-        self._check_schedules()
+        self._beside.check()
 
     def write(self, stream: BinaryIO) -> None:
         """Write the whole state with torch.save.
@@ -311,7 +309,7 @@ class TrainState:
             name: [module_names.state_of(item) for item in items]
             for name, items in self._bare_parts().items()
         }
-        self._check_schedules()
+        self._beside.report()
         if self._built is not None:
             self._built.compare(self._parts)
         gradients = {"gradients": self._take_gradients()} if self._saves_gradients else {}
@@ -345,17 +343,13 @@ class TrainState:
         """What can be neither derived nor given to another rank, a sentence each; empty: live rollback is possible."""
         return live_limits.reasons(self.live_parts(), per_rank=self._per_rank)
 
-    def _check_schedules(self) -> None:
-        if not self._schedules_checked:
-            schedules.check(self._parts)
-            self._schedules_checked = True
-
     def _note_built(self) -> AsBuilt:
-        self._built = AsBuilt(self._parts, WeightCopies(self._parts))
+        self._built = AsBuilt(self._parts)
+        self._beside.note_built()
         self._attributes = ModuleAttributes(self._parts)
         overrides.check(self._override, self._parts, self._built.options)
         outside_state_dict.report_unsaved(self._parts)
-        own_generators.note_program(self._parts)
+        self._beside.note_generators()
         are_replicas = any(module_names.parallel(item) for item in self._parts["model"])
         size = self._loader.batch_size if self._loader is not None else 0
         conditions = {**self.versions(), **({"batch_size": size} if size else {})}

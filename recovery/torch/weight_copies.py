@@ -18,6 +18,7 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, Dataset
 
 from recovery.torch import module_names, own_generators, schedules, spread
+from recovery.torch.around import OF_STATE, Advice, Around
 from recovery.torch.attribute_values import is_users
 
 _logger = logging.getLogger("recovery.torch")
@@ -35,39 +36,45 @@ Sample = list[torch.Tensor]
 class WeightCopies:
     """Of one training, noted where it begins."""
 
-    def __init__(self, parts: Mapping[str, Sequence[Any]]) -> None:
-        """Sample them."""
+    def __init__(self, parts: Mapping[str, Sequence[Any]], around: Around | None = None) -> None:
+        """Sample them, but for what a framework's trainer has around it: that is kept or named as attributes are."""
         self._is_said = False
-        self._before = {place: _sample(tensors) for place, tensors in _found(parts)}
+        self._before = {place: _sample(tensors) for place, tensors in _found(parts, around or Around())}
 
-    def report(self, parts: Mapping[str, Sequence[Any]]) -> None:
+    def report(
+        self,
+        parts: Mapping[str, Sequence[Any]],
+        around: Around | None = None,
+        advice: Advice = OF_STATE,
+    ) -> None:
         """At the first save, on the thread that trains: name those that have changed."""
         if self._is_said:
             return
         self._is_said = True
         changed = [
             place
-            for place, tensors in _found(parts)
+            for place, tensors in _found(parts, around or Around())
             if place in self._before and _differ(self._before[place], _sample(tensors))
         ]
         self._before = {}
         if changed:
             _logger.warning(
                 "event=not_a_part objects=%s the steps have changed them, and they are not named: no checkpoint has them, and they begin again behind "
-                "a failure. If the steps depend on them, name them: TrainState(..., average=average), or steps(..., average=average); tensors in a "
-                'dictionary by steps(..., extra={"average": average})',
+                "a failure. If the steps depend on them, %s",
                 ",".join(changed[:_SHOWN]),
+                advice.copies,
             )
 
 
-def _found(parts: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, list[torch.Tensor]]]:
+def _found(parts: Mapping[str, Sequence[Any]], around: Around) -> Iterator[tuple[str, list[torch.Tensor]]]:
     """The place of each, and tensors that are no part's."""
     items = [module_names.bare(item) for of_part in parts.values() for item in of_part]
     shapes = [_shapes(item.parameters()) for item in items if isinstance(item, torch.nn.Module)]
-    held = [*schedules.held_by(items), *itertools.chain(*parts.values())]
-    seen, found = set(map(id, held)), []
+    held = [*schedules.held_by([*items, *around.attributes_kept()]), *itertools.chain(*parts.values())]
+    theirs = frozenset(map(id, (*around.called.values(), *around.keeping, *around.own)))
+    seen, found = {*map(id, held), *theirs}, []
     for frame in own_generators.frames_of_program():
-        for place, one in _places(own_generators.variables_of(frame)):
+        for place, one in _places(own_generators.variables_of(frame), theirs):
             if id(one) in seen or isinstance(one, _NOT_LOOKED_INTO):
                 continue
             seen.add(id(one))
@@ -80,8 +87,10 @@ def _found(parts: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, list[torch
             yield place, tensors
 
 
-def _places(variables: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _places(variables: Mapping[str, Any], theirs: frozenset[int]) -> Iterator[tuple[str, Any]]:
     for name, value in variables.items():
+        if id(value) in theirs:
+            continue
         yield name, value
         if type(value) in (list, tuple):
             inside = ((f"[{number}]", one) for number, one in enumerate(value[:_HELD_MAX]))

@@ -161,6 +161,16 @@ def test_what_goes_with_an_optimizer_and_is_not_named_is_said(
     assert other is not None
 
 
+def test_an_optimizer_without_a_state_is_said_where_something_schedules_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model, optimizer = trained()
+    schedule = lr_scheduler.StepLR(torch.optim.SGD(model.parameters(), 0.2), 3)
+    TrainState(model=model, optimizer=optimizer).begin()
+    assert "event=not_a_part objects=SGD they are used beside" in caplog.text
+    assert schedule.optimizer is not optimizer
+
+
 def test_what_does_nothing_or_belongs_to_an_earlier_entry_is_not_said(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -174,6 +184,21 @@ def test_what_does_nothing_or_belongs_to_an_earlier_entry_is_not_said(
     assert "not_a_part" not in caplog.text
     assert not off.is_enabled()
     assert not plain.state
+
+
+def test_of_averaged_weights_inside_a_model_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    """The model's state has them."""
+    gc.collect()
+    model = torch.nn.Sequential(torch.nn.Linear(1, 1))
+    model.add_module("average", swa_utils.AveragedModel(model[0]))
+    TrainState(model=model, optimizer=torch.optim.SGD(model.parameters(), 0.1)).begin()
+    assert "not_a_part" not in caplog.text
+
+
+def test_a_named_schedule_of_an_optimizer_inside_a_wrapper_is_no_other() -> None:
+    model, optimizer = trained()
+    schedule = lr_scheduler.StepLR(optimizer, 3)
+    TrainState(model=model, optimizer=Wrapping(optimizer), lr_scheduler=schedule).begin()
 
 
 def test_an_optimizer_that_is_kept_is_looked_at_once() -> None:
