@@ -16,16 +16,15 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ProgressBar, StochasticWeightAveraging
 from torchmetrics import Metric
 
-from recovery.lightning import pruned_weights
+from recovery.lightning import beside_fit, pruned_weights
 from recovery.torch import module_attributes, outside_state_dict
-from recovery.torch.attribute_values import FRAMEWORKS, Opaque, is_users, root
+from recovery.torch.attribute_values import Opaque, is_users, root
 from recovery.torch.kept_attributes import KeptAttributes, Look, Place, with_inside
 from recovery.torch.outside_folders import OutsideFolders
 
 _logger = logging.getLogger("recovery.lightning")
 
 _HOOKS = ("on_train_epoch_start", "finetune_function")
-_SAVE_HOOKS = ("state_dict", "on_save_checkpoint")
 _OF_TORCH = frozenset(vars(torch.nn.Module())) - {"training"}
 _OF_MODULE = frozenset(vars(LightningModule())) - {"training"} | {"forward"}
 """Lightning's strategies put another `forward` there for the time of a step."""
@@ -69,7 +68,11 @@ class HookState:
             self.saved = None
 
     def _name_hooks(self) -> None:
-        hooks = [hook for key, holder in self._holders(at_saves=True) for hook in _users_hooks(key, holder)]
+        trainer = self._trainer
+        # Lightning's LambdaCallback has hooks of the user's, and attributes of nobody's.
+        callbacks = ((beside_fit.key_of(trainer, one), one) for one in trainer.callbacks)
+        called = [("module", trainer.lightning_module), *callbacks]
+        hooks = [hook for key, holder in called for hook in _users_hooks(key, holder)]
         if hooks:
             _logger.info(
                 "event=epoch_hooks_left_out hooks=%s are not called again behind a rollback into an epoch: numbers, text and tensors that they set as "
@@ -107,7 +110,10 @@ class HookState:
         if self.saved is not None:
             pruned_weights.put(trainer, self.saved["pruned"])
         self._outside = OutsideFolders(
-            lambda: {"model": [trainer.model], "optimizer": trainer.optimizers}, frozen=frozen, is_whole=True
+            lambda: {"model": [trainer.model], "optimizer": trainer.optimizers},
+            frozen=frozen,
+            is_whole=True,
+            beside=beside_fit.of(trainer, self._loaders),
         )
         if self.saved is not None:
             self._outside.make_room(self.saved["outside"])
@@ -118,7 +124,7 @@ class HookState:
         attributes = saved["attributes"]
         modules = dict(trainer.lightning_module.named_modules())
         for callback, momenta in zip(_averaging(trainer), saved["momenta"], strict=False):
-            if attributes.get((_key(trainer, callback), "_initialized"), {}).get("value"):
+            if attributes.get((beside_fit.key_of(trainer, callback), "_initialized"), {}).get("value"):
                 _begin_averaging(trainer, callback)
             callback.momenta = {modules[name]: momentum for name, momentum in momenta.items()}
         self._kept.put(holders, attributes, trainer.strategy.root_device)
@@ -134,7 +140,7 @@ class HookState:
         for callback in trainer.callbacks:
             is_looked_at = is_users(callback) or isinstance(callback, StochasticWeightAveraging)
             if is_looked_at and not isinstance(callback, (Checkpoint, ProgressBar)):
-                yield _key(trainer, callback), callback
+                yield beside_fit.key_of(trainer, callback), callback
         if trainer.datamodule is not None:
             yield "datamodule", trainer.datamodule
         if at_saves:
@@ -153,8 +159,7 @@ class HookState:
         return self._kept.look(self._holders(at_saves=at_saves), known)
 
     def _name(self, place: Place, holder: Any, value: Any) -> None:
-        keeps_its_own = any(_is_overridden(holder, name) for name in _SAVE_HOOKS)
-        if place in self._named or keeps_its_own or root(type(holder)) == "lightning":
+        if place in self._named or beside_fit.keeps_its_own(holder) or root(type(holder)) == "lightning":
             return
         self._named.add(place)
         _logger.warning(
@@ -198,19 +203,9 @@ def _is_of_torchs_data(found: Any) -> bool:
     return hasattr(found, "__dict__") and type(found).__module__.startswith("torch.utils.data.")
 
 
-def _is_overridden(holder: Any, name: str) -> bool:
-    """By the user: in a class that is none of Lightning's, or as LambdaCallback does it."""
-    home = next((kind for kind in type(holder).__mro__ if name in vars(kind)), None)
-    return name in vars(holder) or (home is not None and root(home) not in FRAMEWORKS)
-
-
 def _users_hooks(key: str, holder: Any) -> Iterator[str]:
     name = type(holder).__qualname__ if key == "module" else key
-    yield from (f"{name}.{hook}" for hook in _HOOKS if _is_overridden(holder, hook))
-
-
-def _key(trainer: Trainer, callback: Any) -> str:
-    return f"{type(callback).__qualname__}_{trainer.callbacks.index(callback)}"
+    yield from (f"{name}.{hook}" for hook in _HOOKS if beside_fit.is_overridden(holder, hook))
 
 
 def epochs_of_averaging(trainer: Trainer, module: LightningModule) -> int:

@@ -24,7 +24,9 @@ pytestmark = [pytest.mark.trainers, pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_a_rollback_into_any_epoch_trains_as_if_nothing_had_happened(tmp_path: Path, name: str) -> None:
+def test_a_rollback_into_any_epoch_trains_as_if_nothing_had_happened(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
     lines, weights = train(SCRIPTS[name], tmp_path)
     saved = sorted(int(path.name) for path in tmp_path.iterdir() if path.name.isdigit())
     assert saved[-1] >= EPOCHS * BATCHES - 1
@@ -33,6 +35,8 @@ def test_a_rollback_into_any_epoch_trains_as_if_nothing_had_happened(tmp_path: P
         assert again == lines[-len(again) :], f"trained otherwise behind step {behind}"
         assert next(line[0] for line in again if line[0] != "mean") == behind + 1
         assert ends_with == weights, f"other weights behind step {behind}"
+    for event in ("own_generator", "not_a_part"):
+        assert f"event={event}" not in caplog.text, "all of it is kept"
 
 
 def test_an_end_in_steps_that_is_done_already_is_refused(tmp_path: Path) -> None:
