@@ -14,7 +14,7 @@ from accelerate.data_loader import DataLoaderDispatcher
 from typing_extensions import override
 
 import recovery.torch as rt
-from recovery.accelerate import joined_world, random_position  # noqa: F401 - joins the world
+from recovery.accelerate import beside_loop, joined_world, random_position  # noqa: F401 - joins the world
 from recovery.accelerate.loop_progress import LoopProgress
 from recovery.core.phases import Phase
 from recovery.errors import UsageError
@@ -118,6 +118,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # not installe
                 "optimizer": [one.optimizer for one in self._optimizers],
             },
             frozen=[names for _, names in models],
+            beside=beside_loop.of(self),
         )
 
     def _options(self, session: Session) -> TrainerOptions:
@@ -147,7 +148,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # not installe
 
         Raises:
             GenerationInterrupted: the generation is over; leaves the training function, which is then entered again.
-            UsageError: fewer than are done.
+            UsageError: fewer than are done, or a schedule of an optimizer was not prepared.
         """
         progress = self._progress
         if progress is None:
@@ -249,7 +250,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # not installe
 
         Raises:
             GenerationInterrupted: the generation is over.
-            UsageError: no folder is named.
+            UsageError: no folder is named; behind a restore also that a schedule was not prepared.
         """
         progress = self._progress
         if progress is None:

@@ -55,6 +55,21 @@ class OwnAttributes:
         """Behind hooks that have run a second time."""
         self._kept.put(dict(self._holders()), saved, self._trainer.args.device)
 
+    def called(self) -> Iterator[tuple[str, Any]]:
+        """What the Trainer calls of the script's: these, and functions."""
+        yield from self._holders()
+        for name in _CALLED:
+            found = getattr(self._trainer, name, None)
+            if callable(found) and not _is_users(found):
+                yield name, found
+
+    def said(self) -> Iterator[dict[str, Any]]:
+        """Attributes that callbacks give by their `state()`."""
+        for callback in self._trainer.callback_handler.callbacks:
+            if isinstance(callback, ExportableState):
+                names = _said_by(callback)
+                yield {name: value for name, value in vars(callback).items() if name in names}
+
     def _look(self) -> Look:
         return self._kept.look(self._holders(), self._known)
 
@@ -98,10 +113,16 @@ def _said_by(holder: Any) -> set[str]:
 
 
 def _attributes(holder: Any, known: frozenset[int]) -> Iterator[tuple[str, Any]]:
+    for name, value in own_of(holder):
+        yield from with_inside(name, value, known)
+
+
+def own_of(holder: Any) -> Iterator[tuple[str, Any]]:
+    """Attributes that no method of a framework's sets."""
     theirs = frozenset() if isinstance(holder, ExportableState) else _of_frameworks(type(holder).__mro__)
     for name, value in vars(holder).items():
         if name not in theirs and not isinstance(value, transformers.Trainer):
-            yield from with_inside(name, value, known)
+            yield name, value
 
 
 @functools.cache

@@ -19,7 +19,7 @@ from recovery.torch import outside_state_dict, own_generators, same_passes
 from recovery.torch.outside_folders import OutsideFolders
 from recovery.torch.trainer_options import TrainerOptions
 from recovery.training.session import Session
-from recovery.transformers import training_arguments
+from recovery.transformers import beside_training, training_arguments
 from recovery.transformers.own_attributes import OwnAttributes
 
 
@@ -103,7 +103,8 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # not installed where types
         def parts() -> dict[str, list[Any]]:
             return {"model": [trainer.model_wrapped], "optimizer": [self.optimizer]}
 
-        self.outside = OutsideFolders(parts, frozen=[outside_state_dict.frozen(trainer.model)])
+        frozen = [outside_state_dict.frozen(trainer.model)]
+        self.outside = OutsideFolders(parts, frozen=frozen, beside=beside_training.of(trainer, self.own))
 
     @override
     def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
