@@ -84,18 +84,15 @@ class Job(PlacedCluster):
 
     def kill_worker(self, node_id: str) -> None:
         """SIGKILL."""
-        of_job = str(self.number)
+        # Another cluster of this machine has a job of the same number.
+        of_job = {"SLURM_JOB_ID": str(self.number), "SLURM_CONF": self._cluster.environment["SLURM_CONF"]}
         for process in psutil.process_iter():
             try:
                 environment = process.environ()
             except (psutil.Error, OSError):
                 continue
             of_worker = node_id in (environment.get("MS_NODE_ID"), environment.get("SLURM_PROCID"))
-            if (
-                environment.get("SLURM_JOB_ID") == of_job
-                and of_worker
-                and "scheduler" not in process.cmdline()
-            ):
+            if of_job.items() <= environment.items() and of_worker and "scheduler" not in process.cmdline():
                 os.kill(process.pid, signal.SIGKILL)
                 return
         raise AssertionError(f"no process of {node_id}\n{self.tails()}")
