@@ -66,5 +66,7 @@ class Beside:
             UsageError: as for `check`.
         """
         self.check()
-        if self._copies is not None:
-            self._copies.report(self._parts(), self._around(), self._advice)
+        # At the first save alone: no later one gathers all of it again.
+        copies, self._copies = self._copies, None
+        if copies is not None:
+            copies.report(self._parts(), self._around(), self._advice)

@@ -38,7 +38,6 @@ class WeightCopies:
 
     def __init__(self, parts: Mapping[str, Sequence[Any]], around: Around | None = None) -> None:
         """Sample them, but for what a framework's trainer has around it: that is kept or named as attributes are."""
-        self._is_said = False
         self._before = {place: _sample(tensors) for place, tensors in _found(parts, around or Around())}
 
     def report(
@@ -47,16 +46,12 @@ class WeightCopies:
         around: Around | None = None,
         advice: Advice = OF_STATE,
     ) -> None:
-        """At the first save, on the thread that trains: name those that have changed."""
-        if self._is_said:
-            return
-        self._is_said = True
+        """At the first save, on the thread that trains: name those that have changed. Called once."""
         changed = [
             place
             for place, tensors in _found(parts, around or Around())
             if place in self._before and _differ(self._before[place], _sample(tensors))
         ]
-        self._before = {}
         if changed:
             _logger.warning(
                 "event=not_a_part objects=%s the steps have changed them, and they are not named: no checkpoint has them, and they begin again behind "
