@@ -22,6 +22,7 @@ from recovery.accelerate import Accelerator
 from recovery.errors import UsageError
 from recovery.torch import own_generators
 from recovery.training import current
+from tests.trainers import shadow
 from tests.trainers.alone import Alone
 
 pytestmark = pytest.mark.trainers
@@ -77,15 +78,8 @@ class Noisy:
         self.rng.setstate(state["rng"])
 
 
-class Shadow:
-    """An average by hand."""
-
-    def __init__(self, net: nn.Module) -> None:
-        self.weights = {name: one.detach().clone() for name, one in net.named_parameters()}
-
-    def update(self, net: nn.Module) -> None:
-        for name, one in net.named_parameters():
-            self.weights[name].lerp_(one.detach(), 0.5)
+class Shadow(shadow.Shadow):
+    """One that may be registered."""
 
     def state_dict(self) -> dict[str, Any]:
         return self.weights

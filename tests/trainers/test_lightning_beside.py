@@ -15,13 +15,13 @@ pytest.importorskip("lightning.pytorch")
 import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import LambdaCallback
-from torch import nn
 from torch.optim import lr_scheduler, swa_utils
 from typing_extensions import override
 
 from recovery.errors import UsageError
 from recovery.torch import own_generators
 from tests.trainers.lightning_alone import Net, Script, train
+from tests.trainers.shadow import Shadow
 
 pytestmark = [pytest.mark.trainers, pytest.mark.filterwarnings("ignore")]
 """As in test_lightning_hooks.py."""
@@ -201,17 +201,6 @@ def test_what_else_counts_is_named(tmp_path: Path, said: Said, made: type[Net], 
     (line,) = said()
     assert line.startswith(f"event=not_a_part objects={name} they are used beside the optimizers")
     assert "configure_optimizers" in line
-
-
-class Shadow:
-    """An average by hand, that the function holds."""
-
-    def __init__(self, net: nn.Module) -> None:
-        self.weights = {name: one.detach().clone() for name, one in net.named_parameters()}
-
-    def update(self, net: nn.Module) -> None:
-        for name, one in net.named_parameters():
-            self.weights[name].lerp_(one.detach(), 0.5)
 
 
 class Shadowed(Callback):  # type: ignore[misc]  # Lightning is not there where types are checked
