@@ -128,6 +128,7 @@ def _set_signal_of_parents_death(number: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
+PARENTS_DEATH = "signal of the parent's death"
 TABLE = (
     # What restores a row may open a file, so the limits are first.
     Condition("limits", _limits, _set_limits),
@@ -152,7 +153,7 @@ TABLE = (
     Condition("ignored signals", _ignored, _ignore),
     Condition("out of memory score", _out_of_memory_score, _set_out_of_memory_score),
     # Of a thread: another one that becomes the next program by exec would leave it behind, tied to nobody.
-    Condition("signal of the parent's death", _signal_of_parents_death, _set_signal_of_parents_death),
+    Condition(PARENTS_DEATH, _signal_of_parents_death, _set_signal_of_parents_death),
 )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import typer
 
+from recovery.errors import RecoveryPathError
 from recovery.launch.job_spec import JobSpec
 from recovery.store.paths import scheduler_path
 from recovery.transport.local_address import is_local
@@ -51,6 +52,9 @@ def _summary(code: int, master: str, log_dir: Path, environment: Mapping[str, st
         from recovery.report.job_summary import lines_of  # noqa: PLC0415 - as above
 
         return lines_of(path, log_dir)
+    except RecoveryPathError:
+        # The scheduler has made a store, and ended before there was a job in it.
+        return [f"the job had not begun; logs: {log_dir}"]
     except Exception as error:  # noqa: BLE001 - a host without descriptors or memory has ended the job, and its exit code says so
         return [f"the job's end is not summed up: {type(error).__name__}: {error}"]
 

@@ -230,7 +230,9 @@ class Agent:
         if notice is None:
             return
         left_s = self._stop_grace_s if notice.within_s is None else notice.within_s
-        console.say(f"this host is to be taken away within {left_s:g} s ({notice.source})", style="yellow")
+        console.say(
+            f"this host is to be taken away within {round(left_s, 1):g} s ({notice.source})", style="yellow"
+        )
         self._ask_to_stop(signal.SIGTERM, notice.source)
         self._stop_grace_s = left_s
         kinds = {keeper.placed.kind for keeper in self._keepers}
@@ -314,7 +316,7 @@ class Agent:
             return ""
         if not context.saves_at_end:
             console.say(
-                f"the programs are asked to end by SIGTERM, within {self._stop_grace_s:g} s; another signal ends all processes at once"
+                f"the programs are asked to end by SIGTERM, within {round(self._stop_grace_s, 1):g} s; another signal ends all processes at once"
             )
             return ""
         return await save_last(context.contact, self._asked_by, self._save_within_s, self._at_once)

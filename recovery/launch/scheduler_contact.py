@@ -208,7 +208,7 @@ async def save_last(contact: Contact, reason: str, within_s: float, at_once: asy
     if not within_s:
         return "not saved: MS_STOP_GRACE=0 leaves no time for it"
     console.say(
-        f"every rank saves a step first, within {within_s:g} s; another signal ends all processes at once"
+        f"every rank saves a step first, within {round(within_s, 1):g} s; another signal ends all processes at once"
     )
     saving = asyncio.create_task(contact.stop_job(reason, within_s))
     stopped = asyncio.create_task(at_once.wait())

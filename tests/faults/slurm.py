@@ -86,9 +86,11 @@ class Slurm:
         )
         for node in range(count):
             where = f"NodeAddr={self._hosts.address(node)} NodeHostname={name} Port={free_port()}"
-            conf += f"NodeName=n{node} {where} CPUs=8 Gres=gpu:2\n"
+            conf += f"NodeName=n{node} {where} CPUs=8 Gres=gpu:4\n"
         # They are counted, and nobody opens them.
-        (directory / "gres.conf").write_text("Name=gpu File=/dev/null\nName=gpu File=/dev/zero\n")
+        (directory / "gres.conf").write_text(
+            "".join(f"Name=gpu File=/dev/{name}\n" for name in ("null", "zero", "full", "random"))
+        )
         (directory / "slurm.conf").write_text(conf)
         files = [
             f"--{name}={directory}/munge.{end}" for name, end in (("socket", "sock"), ("key-file", "key"))

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from recovery.launch.children import tied
 from recovery.launch.forkserver.fork_messages import Prepare, Prepared
@@ -43,7 +44,11 @@ def orphans_left_alone() -> Iterator[None]:
 
 
 def forked(
-    template: Template, directory: Path, *words: str, environment: Mapping[str, str] = os.environ
+    template: Template,
+    directory: Path,
+    *words: str,
+    environment: Mapping[str, str] = os.environ,
+    conditions: Mapping[str, Any] | None = None,
 ) -> tuple[int, str]:
     """Status and output of a forked process."""
     log = directory / "forked.log"
@@ -52,7 +57,7 @@ def forked(
             [sys.executable, *template.options, *words],
             environment=environment,
             log=stream.fileno(),
-            conditions={"directory": str(directory)},
+            conditions={"directory": str(directory), **(conditions or {})},
         )
     assert isinstance(pid, int), pid
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), _output(log)

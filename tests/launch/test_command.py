@@ -15,6 +15,7 @@ from recovery.cli.main import load
 from recovery.cli.start import _summary
 from recovery.errors import RecoveryError, SettingError
 from recovery.launch import command, host_address
+from recovery.store.repository import SchedulerStore
 from recovery.transport.local_address import is_local
 
 
@@ -110,6 +111,13 @@ def test_the_schedulers_host_sends_nobody_elsewhere_where_there_is_no_store_yet(
     assert _summary(71, "127.0.0.1", place / "logs", on) == [
         f"the job had not begun: its scheduler has made no store in {place}/recovery; logs: {place}/logs"
     ]
+
+
+def test_a_job_that_had_not_begun_is_not_told_to_start_its_scheduler(place: Path) -> None:
+    """Its scheduler has made the store, and found its port taken."""
+    SchedulerStore.open(place / "recovery").close()
+    on = {"MS_ENABLE_RECOVERY": "1", "MS_RECOVERY_PATH": str(place / "recovery")}
+    assert _summary(50, "127.0.0.1", place / "logs", on) == [f"the job had not begun; logs: {place}/logs"]
 
 
 def test_a_launcher_without_a_thread_left_ends_with_its_code(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from recovery import process_conditions
 from recovery.launch.forkserver import forked_child
 from recovery.launch.forkserver.fork_messages import Fork, NotForked, Prepare, Prepared
 from recovery.launch.forkserver.fork_requests import NotBegun
@@ -53,6 +54,23 @@ def test_it_becomes_what_is_asked_for_and_the_next_one_follows(template: Templat
     for _ in range(2):
         ahead = made_ahead(template)
         assert pid_of(forked(template, tmp_path, "train.py")) == ahead.pid
+
+
+def test_a_launcher_that_ends_with_its_parent_forks_too(template: Template, tmp_path: Path) -> None:
+    """As below an actor of Ray: what it has of its parent's death was restored while the process between was still the parent, which is ended."""
+    (tmp_path / "train.py").write_text(
+        "from recovery import process_conditions; print(process_conditions.note()[process_conditions.PARENTS_DEATH])"
+    )
+    # On one processor, the template behind all others: what it forks goes on before it ends the process between.
+    cpu = {min(os.sched_getaffinity(0))}
+    os.setpriority(os.PRIO_PROCESS, template.process.pid, 19)
+    for _ in range(10):
+        ahead = made_ahead(template)
+        for pid in (template.process.pid, ahead.pid):
+            os.sched_setaffinity(pid, cpu)
+        os.setpriority(os.PRIO_PROCESS, ahead.pid, 0)
+        tied = {process_conditions.PARENTS_DEATH: signal.SIGKILL.value}
+        assert forked(template, tmp_path, "train.py", conditions=tied) == (0, f"{signal.SIGKILL.value}\n")
 
 
 def test_more_than_it_has_ahead_are_forked_at_once(template: Template, tmp_path: Path) -> None:

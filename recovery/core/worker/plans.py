@@ -82,7 +82,7 @@ class Plans:
         if not waits or self.admitted is None:
             return []
         self._offered = offer.rank
-        text = f"rank {offer.rank} of {offer.replaced} is offered to this process; looking for its files"
+        text = f"rank {offer.rank}, which {offer.replaced} held, is offered to this process; looking for its files"
         return [Log("rank_offered", text), self._checkpoints.find_offered(self.admitted, offer)]
 
     def on_checkpoints_found(self, found: s.CheckpointsFound, *, connected: bool) -> list[WorkerEffect]:

@@ -75,7 +75,8 @@ def turn_into_worker(request: Fork, imported: Imported, launcher: int, held: Des
     except OSError as error:
         report_error(template, error)
         os._exit(1)
-    for left in process_conditions.restore(request.conditions):
+    # Its parent is still the process between, and that one's end would be this one's. `tie_to` sets it.
+    for left in process_conditions.restore(request.conditions, leave=(process_conditions.PARENTS_DEATH,)):
         if left.name == "directory" and left.error is not None:
             report_error(template, left.error)
             os._exit(1)
