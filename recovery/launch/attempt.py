@@ -91,10 +91,13 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @classmethod
-    def refused(cls, number: int, begun_ms: int, error: OSError) -> Attempt:
-        """The system has refused to start it."""
-        cause = Cause.TEMPORARY if error.errno in _PASSES else ROWS["LAUNCH_FAILED"].cause
-        return cls.never_begun(number, begun_ms, cause, str(error.strerror))
+    def refused(cls, number: int, begun_ms: int, error: OSError | MemoryError) -> Attempt:
+        """The system has refused to start it, or this launcher itself has no memory left to do so."""
+        number_of_it, said = errno.ENOMEM, "this launcher has no memory left"
+        if isinstance(error, OSError):
+            number_of_it, said = error.errno or 0, str(error.strerror)
+        cause = Cause.TEMPORARY if number_of_it in _PASSES else ROWS["LAUNCH_FAILED"].cause
+        return cls.never_begun(number, begun_ms, cause, said)
 
     @classmethod
     def never_begun(cls, number: int, begun_ms: int, cause: Cause, reason: str) -> Attempt:

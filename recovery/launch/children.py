@@ -63,19 +63,11 @@ def spawn(
 
 
 async def await_end(child: ChildProcess) -> int:
-    """Wait for its end, without a thread. Gives its status."""
+    """Wait for its end, without a thread; by polling where the system has nothing to wait with. Gives its status."""
     descriptor = child.descriptor()
-    if descriptor is None:
+    if descriptor is None or not await _has_become_readable(descriptor):
         while not child.has_ended:  # noqa: ASYNC110 - nothing here could set an event
             await asyncio.sleep(POLL_S)
-    else:
-        loop, gone = asyncio.get_running_loop(), asyncio.Event()
-        loop.add_reader(descriptor, gone.set)
-        try:
-            await gone.wait()
-        finally:
-            loop.remove_reader(descriptor)
-            os.close(descriptor)
     try:
         # What it has left in its session may take a while.
         status = await asyncio.to_thread(child.wait)
@@ -84,6 +76,22 @@ async def await_end(child: ChildProcess) -> int:
         status = child.wait()
     assert status is not None, "it was waited for without a limit"
     return status
+
+
+async def _has_become_readable(descriptor: int) -> bool:
+    """Wait until it is, and close it. False: the kernel watches no more descriptors, for want of memory or by this user's limit."""
+    loop, gone = asyncio.get_running_loop(), asyncio.Event()
+    try:
+        loop.add_reader(descriptor, gone.set)
+    except (OSError, MemoryError):
+        os.close(descriptor)
+        return False
+    try:
+        await gone.wait()
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+    return True
 
 
 async def end(children: Sequence[ChildProcess], grace_s: float) -> list[ChildProcess]:

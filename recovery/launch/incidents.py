@@ -229,7 +229,7 @@ def _lines_of(log: Path) -> list[str]:
         with owner_files.to_read(log) as stream:
             stream.seek(max(0, os.fstat(stream.fileno()).st_size - _TAIL_BYTES))
             lines = stream.read().decode(errors="replace").splitlines()
-    except OSError:
+    except (OSError, MemoryError):
         return []
     marks = [
         number for number, line in enumerate(lines) if line.startswith(f"{console.MARK} {log.stem} start ")

@@ -53,4 +53,7 @@ class KernelLog:
                     continue
                 # EAGAIN: that was the last.
                 return
+            except MemoryError:
+                # It only says more of an end that is handled all the same.
+                return
             yield record.decode(errors="replace").partition(";")[2].partition("\n")[0]

@@ -169,7 +169,7 @@ class ProcessKeeper:
         begun_ms = self._begun_ms = clock.monotonic_ms()
         try:
             self.child = child = await self._begin(number)
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             return Attempt.refused(number, begun_ms, error)
         except LaunchFailedError as error:
             return Attempt.never_begun(number, begun_ms, Cause.PERMANENT, str(error))

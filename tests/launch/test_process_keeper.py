@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import json
 import os
 import signal
@@ -186,38 +185,6 @@ def test_an_exit_code_of_ours_is_believed_with_the_engines_own_word_only(tmp_pat
     (tmp_path / "starts").unlink()
     outcome, starts = keep(tmp_path, GoneScheduler(), further={**exits, "NOTES_IT": "1"})
     assert (outcome.status, len(starts)) == (code, 1)
-
-
-class OutOfProcesses(ProcessStarter):
-    """Its starts but the first are refused for so many times."""
-
-    def __init__(self, refused: int) -> None:
-        super().__init__(StartMethod.SPAWN, None)
-        self._refused, self._asked = refused, 0
-
-    @override
-    async def begin(self, *command: Any, **how: Any) -> ChildProcess:
-        self._asked += 1
-        if 1 < self._asked <= 1 + self._refused:
-            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-        return await super().begin(*command, **how)
-
-
-def test_starts_that_never_began_use_up_no_restart_and_are_one_incident(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Processes were short for a while: the job ended by --max_restarts."""
-    monkeypatch.setattr(restart_policy, "_BACK_OFF_MS", (0,))
-    outcome, starts = keep(tmp_path, GoneScheduler(), restarts=1, beginner=OutOfProcesses(5))
-    assert (outcome.next, starts) == (Next.DONE, ["0 -", "0.2 0"])
-    kept = [json.loads(path.read_text())["first"] for path in tmp_path.glob("incident-*.json")]
-    statuses = sorted(incident["status"] for incident in kept)
-    assert statuses == ["could not be started (Resource temporarily unavailable)", "killed by SIGKILL"]
-
-
-def test_a_process_that_never_begins_again_ends_the_job_when_patience_is_over(tmp_path: Path) -> None:
-    outcome, starts = keep(tmp_path, GoneScheduler(), beginner=OutOfProcesses(10**9), patience_ms=0)
-    assert (outcome.next, outcome.status, starts) == (Next.FAIL, 71, ["0 -"])
 
 
 def test_a_start_whose_program_between_is_away_has_never_begun(
