@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import subprocess
 import sys
 import threading
@@ -22,13 +23,18 @@ import psutil
 from recovery import clock
 from recovery.errors import UsageError
 from recovery.training.session import Session
-from recovery.transport.local_address import free_port
+from recovery.transport.local_address import free_port, is_taken
 from recovery.worker.exec_in_place import close_in_children, end_before_exec
+
+_logger = logging.getLogger("recovery.mindspore")
 
 MODULE = "recovery.mindspore.scheduler_program"
 _POLL_S = 0.02
 _START_LIMIT_MS = 120_000
 """How long it may take to listen: an import from a cold disk takes tens of seconds."""
+_PORTS_MAX = 5
+"""So many that are taken in a row are no coincidence."""
+_LISTENS = "listens"
 _pause = threading.Event()
 
 _early: list[MindSporeScheduler] = []
@@ -40,18 +46,16 @@ class MindSporeScheduler:
 
     def __init__(self) -> None:
         """Start it. It waits for `serve`."""
-        self._process = subprocess.Popen(  # noqa: S603 - our own module, by our own interpreter
-            [sys.executable, "-m", MODULE],
-            stdin=subprocess.PIPE,
-            # A launcher kills what a process that has ended leaves in its session, and this one stays until the last rank has left: a
-            # rank whose connection to it closes while MindSpore takes itself down may end with SIGSEGV.
-            start_new_session=True,
-        )
+        self._is_over = False
+        """Its generation is: no further one is started."""
+        self._process = self._started()
         close_in_children(self._pipe)
         end_before_exec(self.end)
 
     def serve(self, session: Session, ps_context: Mapping[str, Any]) -> str:
         """Let it serve this generation's world; returns its address (host:port) once it listens there.
+
+        A port is free when it is chosen, and may be another process's when the scheduler comes to it: then another scheduler takes another one.
 
         `ps_context` is what the script gave to set_ps_context; empty: nothing.
 
@@ -59,7 +63,53 @@ class MindSporeScheduler:
             GenerationInterrupted: the generation ended meanwhile.
             UsageError: it does not come up.
         """
-        port = free_port(session.host)
+        taken: list[int] = []
+        while True:
+            port = free_port(session.host)
+            status = self._serves(session, ps_context, port)
+            if status is _LISTENS:
+                return f"{session.host}:{port}"
+            said = f"does not listen on port {port} (exit code {status})"
+            if not is_taken(session.host, port):
+                break
+            taken.append(port)
+            if len(taken) == _PORTS_MAX:
+                said = f"found ports {', '.join(map(str, taken))} taken by other processes, one after another"
+                break
+            _logger.warning(
+                "event=port_taken another process took port %d before MindSpore's scheduler; another port is tried",
+                port,
+            )
+            self._start_another()
+        raise UsageError(
+            field="MindSpore's scheduler",
+            reason=said,
+            next_step="Look at its lines above in this log; MindSpore must be installed and set up on rank 0's host.",
+        )
+
+    def _start_another(self) -> None:
+        """It takes one world, so another port is another process's."""
+        self._kill()
+        assert self._process.stdin is not None, "it was asked for"
+        # What it has not read goes with it.
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process = self._started()
+        # The generation may have ended while it was started.
+        if self._is_over:
+            self._kill()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(  # noqa: S603 - our own module, by our own interpreter
+            [sys.executable, "-m", MODULE],
+            stdin=subprocess.PIPE,
+            # A launcher kills what a process that has ended leaves in its session, and this one stays until the last rank has left: a
+            # rank whose connection to it closes while MindSpore takes itself down may end with SIGSEGV.
+            start_new_session=True,
+        )
+
+    def _serves(self, session: Session, ps_context: Mapping[str, Any], port: int) -> int | str | None:
+        """Give it the world. `_LISTENS` once it does; else its exit code, None while it runs."""
         variables = _variables_of(
             session, role="MS_SCHED", node_id="sched", host=session.host, port=str(port)
         )
@@ -68,14 +118,10 @@ class MindSporeScheduler:
         while not self._listens(port):
             session.check()
             if self._process.poll() is not None or clock.monotonic_ms() > give_up_ms:
-                raise UsageError(
-                    field="MindSpore's scheduler",
-                    reason=f"does not listen on port {port} (exit code {self._process.poll()})",
-                    next_step="Look at its lines above in this log; MindSpore must be installed and set up on rank 0's host.",
-                )
+                return self._process.poll()
             # MindSpore's program sends no sign that it listens, so it is polled.
             _pause.wait(_POLL_S)
-        return f"{session.host}:{port}"
+        return _LISTENS
 
     def dismiss(self) -> None:
         """Every rank is done: it ends after the last one has left, no longer with this process."""
@@ -83,6 +129,10 @@ class MindSporeScheduler:
 
     def end(self) -> None:
         """Kill it: its generation is over."""
+        self._is_over = True
+        self._kill()
+
+    def _kill(self) -> None:
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()

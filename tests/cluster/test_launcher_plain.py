@@ -142,6 +142,32 @@ def test_the_scheduler_of_such_a_job_may_die_unnoticed(tmp_path: Path) -> None:
         assert {restart for _, _, restart in cluster.steps_of(1)} == {0}
 
 
+TAKES_THE_PORT = """
+import os, subprocess, sys
+if (os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]) == ("0", "0"):
+    listens = "import signal, socket, sys; server = socket.create_server(('', int(sys.argv[1]))); print(flush=True); signal.pause()"
+    command = [sys.executable, "-c", listens, os.environ["MASTER_PORT"]]
+    subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True).stdout.readline()
+with open(f"ports_{os.environ['RANK']}", "a") as ports:
+    print(os.environ["MASTER_PORT"], file=ports)
+"""
+"""The port that rank 0 has chosen is another process's when its program comes to it."""
+
+
+def test_a_port_that_another_process_took_costs_a_restart_on_another_port(tmp_path: Path) -> None:
+    with CheapCluster(tmp_path, workers=2) as cluster:
+        training = Path(str(plain_sockets.__file__)).read_text()
+        (tmp_path / SCRIPT).write_text(TAKES_THE_PORT + training)
+        cluster.start("--max_restarts=1", script=SCRIPT)
+        assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
+        cluster.assert_undisturbed()
+        first, second = (tmp_path / "ports_0").read_text().split()
+        assert first != second
+        assert "Address already in use" in cluster.log_of("worker_0")
+        assert re.search(r"; 1 recovery$", cluster.log(LAUNCHER), re.MULTILINE)
+        assert_nothing_left(cluster)
+
+
 def test_an_error_that_comes_again_ends_the_job_with_its_lines(tmp_path: Path) -> None:
     with CheapCluster(tmp_path, workers=3, environment={"JOB_RAISE": "1@7"}) as cluster:
         cluster.begin()
