@@ -1,13 +1,15 @@
-"""A file system of a test's own, of a size that it chooses."""
+"""File systems of a test's own: of a size that it chooses, read-only, or dead."""
 
 from __future__ import annotations
 
+import ctypes
+import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.needs import lacks, needs_root, needs_tool
+from tests.needs import lacks, needs_kernel, needs_root, needs_tool
 
 
 @contextmanager
@@ -21,15 +23,52 @@ def small_disk(place: Path, options: str) -> Iterator[Path]:
     needs_root()
     needs_tool("mount")
     place.mkdir(exist_ok=True)
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"mode=0700,{options}", "tmpfs", str(place)],
-        check=False,
-        capture_output=True,
-        timeout=120,
-    )
-    if done.returncode != 0:
-        lacks(f"the right to mount a tmpfs ({done.stderr.decode().strip()})", "give root CAP_SYS_ADMIN")
+    _mounted("-t", "tmpfs", "-o", f"mode=0700,{options}", "tmpfs", str(place))
     try:
         yield place
     finally:
         subprocess.run(["umount", "-l", str(place)], check=True, timeout=120)
+
+
+@contextmanager
+def read_only(file: Path) -> Iterator[None]:
+    """Have a file that can be read, and by nobody be written, as long as this lasts. Needs root."""
+    needs_root()
+    needs_tool("mount")
+    _mounted("--bind", str(file), str(file))
+    try:
+        _mounted("-o", "remount,bind,ro", str(file))
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(file)], check=True, timeout=120)
+
+
+@contextmanager
+def dead_mount(place: Path) -> Iterator[None]:
+    """Mount what nobody serves, as a network's file system whose server has gone: each call on it fails with ENOTCONN. Needs root.
+
+    Args:
+        place: a directory.
+    """
+    needs_root()
+    try:
+        served = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        needs_kernel(f"/dev/fuse ({error.strerror})")
+        raise
+    options = f"fd={served},rootmode=40000,user_id=0,group_id=0".encode()
+    libc = ctypes.CDLL(None, use_errno=True)
+    refused = libc.mount(b"dead", os.fsencode(place), b"fuse", 0, options)
+    os.close(served)
+    if refused:
+        needs_kernel(f"FUSE for this user ({os.strerror(ctypes.get_errno())})")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True, timeout=120)
+
+
+def _mounted(*words: str) -> None:
+    done = subprocess.run(["mount", *words], check=False, capture_output=True, timeout=120)
+    if done.returncode != 0:
+        lacks(f"the right to mount ({done.stderr.decode().strip()})", "give root CAP_SYS_ADMIN")

@@ -18,6 +18,7 @@ from recovery.launch.python_command import parse_python_command
 from recovery.launch.script_imports import parse_script
 from tests.launch.forking import forked, ready_template, spawned
 from tests.needs import needs_root
+from tests.small_disk import dead_mount
 
 PACKAGE = """
 import ctypes, os
@@ -298,9 +299,23 @@ def test_what_cannot_be_looked_at_ends_no_start(tmp_path: Path) -> None:
             assert command is not None
             prepare = prepare_for(command, ["train.py"], tmp_path)
             assert {"first"} <= {*prepare.modules}
-            # A dead mount answers with another error, by the same call.
             assert parse_script(["train.py", "x" * 300 + ".py", "a\0.py"], tmp_path).packages == {"first"}
             code = 0
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_a_dead_mount_beside_the_script_is_no_module(tmp_path: Path) -> None:
+    """It ended every start with 65."""
+    (tmp_path / "first").mkdir()
+    (tmp_path / "train.py").write_text("import first\n")
+    with dead_mount(tmp_path / "first"):
+        with pytest.raises(OSError, match="not connected"):
+            (tmp_path / "first").stat()
+        reading = parse_script(["train.py"], tmp_path)
+        command = parse_python_command([sys.executable, "train.py"])
+        assert command is not None
+        prepare = prepare_for(command, ["train.py"], tmp_path)
+    assert reading.packages == {"first"}
+    assert {"first"} <= {*prepare.modules}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -32,6 +33,7 @@ from recovery.launch.process_supervisor import ProcessKeeper
 from recovery.launch.restart_policy import Next
 from recovery.launch.scheduler_contact import Contact
 from recovery.launch.start_method import ProcessStarter
+from tests.small_disk import read_only
 
 PROGRAM = """
 import os, signal
@@ -212,24 +214,36 @@ def test_a_start_whose_program_between_is_away_has_never_begun(
 
 
 _RAISES = {"RAISES": "1"}
+_OLDER = """=== worker_0 start 1 2026-01-01T00:00:00.000+00:00 ===
+Traceback (most recent call last):
+  File "train.py", line 1, in <module>
+ValueError: of an older run
+"""
 
 
-@pytest.mark.parametrize("log", ["a directory", "a full disk"])
+@pytest.mark.parametrize("log", ["a directory", "a full disk", "an older run's, read-only"])
 def test_what_cannot_go_into_the_log_is_shown_and_is_the_reason(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], log: str
 ) -> None:
     """It was lost, and what an older run had left in the log was given as the reason."""
+    path = tmp_path / "worker_0.log"
+    mounted: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     if log == "a directory":
-        (tmp_path / "worker_0.log").mkdir()
+        path.mkdir()
+    elif log == "a full disk":
+        path.symlink_to("/dev/full")
     else:
-        (tmp_path / "worker_0.log").symlink_to("/dev/full")
-    outcome, starts = keep(tmp_path, GoneScheduler(), killed=2, further=_RAISES)
+        path.write_text(_OLDER)
+        mounted = read_only(path)
+    with mounted:
+        outcome, starts = keep(tmp_path, GoneScheduler(), killed=2, further=_RAISES)
     assert (outcome.status, starts) == (1, ["0 -", "0.2 0"]), "it ended twice in the same way"
     said = capfd.readouterr().out
     assert said.count("[worker_0] KeyError: 'raised'") == 2
     assert "worker_0.log cannot be written" in said
     incident = json.loads((tmp_path / "incident-2.json").read_text())
     assert incident["traceback"][-1] == "KeyError: 'raised'"
+    assert "older" not in said + json.dumps(incident)
     assert incident["first"]["log"] == "none: it could not be written"
 
 
