@@ -228,7 +228,7 @@ def _lines_of(log: Path) -> list[str]:
     try:
         with owner_files.to_read(log) as stream:
             stream.seek(max(0, os.fstat(stream.fileno()).st_size - _TAIL_BYTES))
-            lines = stream.read().decode(errors="replace").splitlines()
+            lines = stream.read(_TAIL_BYTES).decode(errors="replace").splitlines()
     except (OSError, MemoryError):
         return []
     marks = [
