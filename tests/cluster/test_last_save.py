@@ -54,7 +54,7 @@ def stop_held(cluster: LaunchedCluster, number: signal.Signals = signal.SIGTERM)
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1]
+    "number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2]
 )
 def test_the_next_start_goes_on_at_the_step_at_which_the_job_was_stopped(
     tmp_path: Path, number: signal.Signals
