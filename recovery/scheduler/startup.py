@@ -6,6 +6,7 @@ import contextlib
 import logging
 import resource
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -15,7 +16,7 @@ from recovery.core.failed_work import FailedWork
 from recovery.core.records import JobRecord, NodeRecord
 from recovery.core.scheduler.job_states import new_job, next_incarnation
 from recovery.core.scheduler.machine import SchedulerMachine
-from recovery.errors import RecoveryError, RegistrationError, StoreLostError
+from recovery.errors import RecoveryError, RegistrationError, StoreBusyError, StoreLostError
 from recovery.scheduler import store_rebuild
 from recovery.store.archive import archived_jobs
 from recovery.store.contents import SchedulerRecords
@@ -74,7 +75,22 @@ def open_store(settings: Settings) -> SchedulerStore | None:
             _logger.warning(
                 "event=store_laid_aside what was left of the lost store is archived in %s", archived
             )
-    return SchedulerStore.open(path, accept_without_wal=settings.store_without_wal)
+    return SchedulerStore.open(
+        path, accept_without_wal=settings.store_without_wal, on_busy=_teller_of_a_lock()
+    )
+
+
+def _teller_of_a_lock() -> Callable[[StoreBusyError], None]:
+    """Says once that the start waits: who ended instead would use up its launcher's restarts, and the job with them."""
+    told = False
+
+    def tell(error: StoreBusyError) -> None:
+        nonlocal told
+        if not told:
+            _logger.warning("%s %s", error.log_event, error)
+        told = True
+
+    return tell
 
 
 def load_machine(store: SchedulerStore | None, settings: Settings) -> SchedulerMachine:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection, insert, update
 
-from recovery.errors import StoreError, StoreWaitError
+from recovery.errors import StoreBusyError, StoreError, StoreWaitError
 from recovery.store.connections import connect, harden, raw_connection, read_only, translated
 from recovery.store.file_identity import FileIdentity
 from recovery.store.meta import meta_text
@@ -36,7 +36,13 @@ class Database:
     """One open file of ours: the owner's connection and its keeper."""
 
     def __init__(
-        self, path: Path, owner: str, *, accept_without_wal: bool, check_rows: Callable[[Connection], object]
+        self,
+        path: Path,
+        owner: str,
+        *,
+        accept_without_wal: bool,
+        check_rows: Callable[[Connection], object],
+        on_busy: Callable[[StoreBusyError], object] | None,
     ) -> None:
         """Open or make the file, check it, mark it dirty. The caller holds its lock.
 
@@ -45,6 +51,7 @@ class Database:
             owner: whose file it is: `scheduler`, or `worker:<node_id>`.
             accept_without_wal: open a dirty file whose -wal is missing or has lost its end, once.
             check_rows: reads all rows once, within a transaction, before anything is written.
+            on_busy: called each time another program has kept the file locked for BUSY_S, which is waited for then; None: that is an error.
         """
         self.path = path
         self.commits = Commits(path)
@@ -66,6 +73,8 @@ class Database:
             self.file_identity.forget()
             raise
         try:
+            if on_busy is not None:
+                self._await_turn(on_busy)
             with translated(path, reading=True):
                 check_file(self.connection, path, owner)
                 with self.connection.begin():
@@ -113,6 +122,15 @@ class Database:
         self.connection.close()
         self._keeper.close()
         self.file_identity.forget()
+
+    def _await_turn(self, on_busy: Callable[[StoreBusyError], object]) -> None:
+        """Wait for another program's lock with the file open: whoever closes it as the last one folds the -wal and deletes it."""
+        while True:
+            try:
+                with translated(self.path, reading=True), self.connection.begin():
+                    return
+            except StoreBusyError as error:
+                on_busy(error)
 
     def _mark(self, *, dirty: bool) -> None:
         with self.connection.begin():

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from recovery import clock, log
 from recovery.core.policy.history import History
 from recovery.core.records import EventRecord, Record
-from recovery.errors import StoreError, StoreWaitError
+from recovery.errors import StoreBusyError, StoreError, StoreWaitError
 from recovery.store.connections import reading, translated
 from recovery.store.contents import SchedulerRecords, WorkerRecords
 from recovery.store.engine import Database
@@ -47,7 +47,14 @@ class _Store:
     _HISTORY: tuple[History, ...]
     """What of it is thinned."""
 
-    def __init__(self, path: Path, owner: str, *, accept_without_wal: bool) -> None:
+    def __init__(
+        self,
+        path: Path,
+        owner: str,
+        *,
+        accept_without_wal: bool,
+        on_busy: Callable[[StoreBusyError], object] | None = None,
+    ) -> None:
         self._path = path
         self._one_at_a_time = threading.Lock()
         self._pages_since_fold = 0
@@ -61,6 +68,7 @@ class _Store:
                 owner,
                 accept_without_wal=accept_without_wal,
                 check_rows=self._check_rows,
+                on_busy=on_busy,
             )
         except BaseException:
             self._lock.release()
@@ -172,19 +180,27 @@ class SchedulerStore(_Store):
     _HISTORY = OF_SCHEDULER
 
     @classmethod
-    def open(cls, recovery_path: Path, *, accept_without_wal: bool = False) -> SchedulerStore:
+    def open(
+        cls,
+        recovery_path: Path,
+        *,
+        accept_without_wal: bool = False,
+        on_busy: Callable[[StoreBusyError], object] | None = None,
+    ) -> SchedulerStore:
         """Open or make the file: directory, lock, schema, WAL + FULL, every digest.
 
         Args:
             recovery_path: absolute; made with mode 0700 if absent.
             accept_without_wal: open a file that was not closed cleanly although its -wal is missing.
+            on_busy: called each time another program has kept the file locked for seconds, which is waited for then; None: that is an error.
 
         Raises:
             RecoveryPathError: the directory cannot serve.
             StoreError: the file cannot be used as it is; see its classes. Nothing was changed.
         """
         prepare_directory(recovery_path)
-        return cls(scheduler_path(recovery_path), "scheduler", accept_without_wal=accept_without_wal)
+        path = scheduler_path(recovery_path)
+        return cls(path, "scheduler", accept_without_wal=accept_without_wal, on_busy=on_busy)
 
     def away_ms(self) -> int | None:
         """How long ago the last write was; None: nobody can say, for the machine was restarted since, or it is another one."""

@@ -8,7 +8,7 @@ import sqlite3
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -98,6 +98,25 @@ def test_a_store_that_is_locked_at_its_opening_is_not_called_damaged(
 
     assert caught.value.temporary
     again = SchedulerStore.open(tmp_path)
+    assert again.load().job == samples.job(1)
+    again.close()
+
+
+def test_who_is_to_wait_at_the_opening_opens_once_the_lock_is_gone(
+    store: SchedulerStore, tmp_path: Path
+) -> None:
+    store.close()
+    waited: list[StoreBusyError] = []
+    with ExitStack() as shell:
+        shell.enter_context(locked(tmp_path / "scheduler.db"))
+
+        def on_busy(error: StoreBusyError) -> None:
+            waited.append(error)
+            if len(waited) == 2:
+                shell.close()
+
+        again = SchedulerStore.open(tmp_path, on_busy=on_busy)
+    assert [error.code for error in waited] == ["STORE_BUSY"] * 2
     assert again.load().job == samples.job(1)
     again.close()
 
