@@ -127,7 +127,7 @@ test-mindspore: $(MS_STAMP)  ## the tests of recovery.mindspore, on the real Min
 	exec $(MS_BIN)/python -m pytest -m mindspore -n 4 --dist worksteal tests/mindspore
 
 # What can be had where it is missing, by Debian's names; `make tools` installs it as root, and names it otherwise.
-TOOLS := ip:iproute2 nft:nftables mpirun:openmpi-bin openssl:openssl unshare:util-linux setpriv:util-linux mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs
+TOOLS := ip:iproute2 gcc:gcc nft:nftables mpirun:openmpi-bin openssl:openssl unshare:util-linux setpriv:util-linux mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs
 # Only `test-all` needs them.
 TOOLS_OF_CLUSTERS := slurmctld:slurmctld slurmd:slurmd srun:slurm-client munged:munge nsenter:util-linux prometheus:prometheus promtool:prometheus chromium:chromium chromedriver:chromium-driver
 tools:  ## install the programs that some tests need (Debian and Ubuntu, as root), or name what is missing

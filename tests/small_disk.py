@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -72,3 +73,21 @@ def _mounted(*words: str) -> None:
     done = subprocess.run(["mount", *words], check=False, capture_output=True, timeout=120)
     if done.returncode != 0:
         lacks(f"the right to mount ({done.stderr.decode().strip()})", "give root CAP_SYS_ADMIN")
+
+
+@contextmanager
+def btrfs_disk(place: Path) -> Iterator[Path]:
+    """Mount a new btrfs there, as long as this lasts: stat gives its files another device than the kernel's lists do. Needs root."""
+    needs_root()
+    there = "btrfs" in Path("/proc/filesystems").read_text() and shutil.which("mkfs.btrfs") is not None
+    needs_kernel("btrfs, or this machine mkfs.btrfs", is_there=there)
+    place.mkdir(exist_ok=True)
+    image = place.with_name(f"{place.name}.image")
+    with image.open("wb") as file:
+        file.truncate(200 << 20)
+    subprocess.run(["mkfs.btrfs", "-q", image], check=True, timeout=120)
+    subprocess.run(["mount", "-o", "loop", image, place], check=True, timeout=120)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", place], check=True, timeout=120)

@@ -15,10 +15,11 @@ import pytest
 from recovery.core.records import EventKind
 from tests.cluster import checker, slow_save
 from tests.cluster.harness import Cluster
-from tests.cluster.inspected import run
+from tests.cluster.inspected import answer, run
 from tests.cluster.small_cluster import LAST_STEP, SCRIPT, SmallCluster
 from tests.cluster.test_standbys import start_with_standbys
 from tests.cluster.undisturbed import Undisturbed
+from tests.small_disk import btrfs_disk
 
 pytestmark = pytest.mark.cluster
 
@@ -299,6 +300,26 @@ def test_a_person_drains_a_node(tmp_path: Path, face: str) -> None:
         assert "no step is lost" in done.stdout
         check_handed_over(cluster)
         cluster.check_result()
+
+
+@pytest.mark.root
+def test_a_person_drains_a_node_of_a_job_whose_state_is_on_btrfs(tmp_path: Path) -> None:
+    """Its scheduler was shown as not running, and nobody was asked."""
+    with btrfs_disk(tmp_path / "disk") as disk:
+        environment = {**PATIENT, "JOB_HELD_STEP": "20", "MS_RECOVERY_PATH": str(disk / "job")}
+        with SmallCluster(tmp_path, window_s=30, environment=environment) as cluster:
+            start_with_standbys(cluster, 1)
+            cluster.wait_step(7)
+            scheduler = answer("status", str(disk / "job"))["scheduler"]
+            assert (scheduler["pid"], scheduler["alive"]) == (cluster.processes["sched"].pid, True)
+            with ThreadPoolExecutor(1) as person:
+                asked = person.submit(run, "drain", str(disk / "job"), "worker_1")
+                cluster.wait_event(EventKind.DRAIN_BEGUN)
+                cluster.go_on()
+                done = asked.result()
+            assert done.returncode == 0, done.stderr
+            check_handed_over(cluster)
+            cluster.check_result()
 
 
 def test_what_cannot_be_drained_is_said_with_the_reason(tmp_path: Path) -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 import pytest
 
-from recovery.store.job_token_file import token_of
+from recovery.core.records import EventKind
+from recovery.store.job_token_file import shared
 from recovery.transport.job_token import CHALLENGE_PATH, SCHEME
 from tests.cluster.inspected import run
 from tests.cluster.small_cluster import SmallCluster
@@ -54,12 +53,15 @@ def test_workers_and_people_reach_it_by_the_name_of_the_service(tmp_path: Path) 
             "status",
             f"--connect={SERVICE}:{cluster.port}",
             "--json",
-            environment={"MS_JOB_TOKEN": token_of(None, tmp_path / "recovery") or ""},
+            environment={"MS_JOB_TOKEN": shared(tmp_path / "recovery")},
             under=by_name,
         )
         assert seen.returncode == 0, seen.stderr
         assert json.loads(seen.stdout)["state"] == "running"
-        cluster.kill_and_relaunch("sched")
+        # They dial it again.
+        cluster.kill("sched")
+        cluster.launch("sched", MS_SCHED_HOST="0.0.0.0")
+        cluster.wait_event(EventKind.NODE_RESUMED, count=2)
         cluster.go_on()
         cluster.wait_end()
         cluster.check_result()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from recovery.store.lock import (
 from recovery.store.paths import scheduler_path, worker_path
 from recovery.store.repository import SchedulerStore, WorkerStore
 from tests.needs import needs_kernel, needs_root
+from tests.small_disk import btrfs_disk
 
 
 def test_a_store_shows_whether_its_owner_runs_here(tmp_path: Path) -> None:
@@ -65,24 +65,13 @@ def test_a_lock_is_named_by_the_device_of_its_mount_which_stat_may_not_know(tmp_
 
 @pytest.mark.root
 def test_a_running_owner_on_btrfs_is_seen(tmp_path: Path) -> None:
-    needs_root()
-    there = "btrfs" in Path("/proc/filesystems").read_text() and shutil.which("mkfs.btrfs") is not None
-    needs_kernel("btrfs, or this machine mkfs.btrfs", is_there=there)
-    image, place = tmp_path / "image", tmp_path / "place"
-    place.mkdir()
-    with image.open("wb") as file:
-        file.truncate(200 << 20)
-    subprocess.run(["mkfs.btrfs", "-q", image], check=True, timeout=120)
-    subprocess.run(["mount", "-o", "loop", image, place], check=True, timeout=120)
-    try:
+    with btrfs_disk(tmp_path / "place") as place:
         store = SchedulerStore.open(place / "job")
         database = scheduler_path(place / "job")
         assert owner_of(database) == Owner(pid=os.getpid())
         assert owner_state(database, held_locks()) is OwnerState.RUNNING
         store.close()
         assert owner_of(database) is None
-    finally:
-        subprocess.run(["umount", "-l", place], check=True, timeout=120)
 
 
 @pytest.mark.root
