@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from tests.faults.slurm import PREEMPTION, Slurm, slurm
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 HELD = {"JOB_HELD_STEP": "40"}
+_CREDENTIALS_DIFFER_S = 2
+"""Slurm counts them in whole seconds."""
 
 
 @pytest.fixture
@@ -63,8 +66,15 @@ class Job(PlacedCluster):
         assert self.state == state, f"{self._cluster.job(self.number)}\n{self.tails()}"
 
     def wait_requeued(self, restarts: int = 1) -> None:
-        """Wait until it waits in the queue again, and let it begin at once: Slurm would take two minutes."""
+        """Wait until it waits in the queue again, and let it begin soon: Slurm would take two minutes.
+
+        A start within the second in which the one before was ended has a credential that its hosts call revoked, and the job is FAILED.
+        """
         self.wait(lambda: self.restarts == restarts and self.state == "PENDING", "job in the queue again")
+        ended_s = time.time()
+        self.wait(
+            lambda: time.time() >= ended_s + _CREDENTIALS_DIFFER_S, "second of its own for the next start"
+        )
         self._cluster.ask("scontrol", "update", f"JobId={self.number}", "StartTime=now", "TimeLimit=60")
 
     @property
