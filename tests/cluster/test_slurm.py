@@ -211,11 +211,15 @@ def test_more_killed_nodes_than_spares(tmp_path: Path, is_put_back: bool) -> Non
 
 def test_the_time_limit(tmp_path: Path, cluster: Slurm) -> None:
     """The job saves a step before it, goes back into the queue, and loses none."""
-    with Job(tmp_path, cluster, JOB_STEP_MS="700") as job:
-        job.submit("--nodes=2", "--time=1", "--notice=30")
+    with Job(tmp_path, cluster, **HELD, JOB_STEP_MS="100") as job:
+        # It waits in a step for the notice, so that there is something to save however long the start takes.
+        job.submit("--nodes=2", "--time=2", "--notice=45")
+        job.wait_event(EventKind.DRAIN_BEGUN)
+        job.go_on()
         job.wait_requeued()
         job.wait_done()
         assert "saved at step" in job.log("launcher")
+        assert steps_lost(job) == 0
 
 
 def test_preemption(tmp_path: Path) -> None:
