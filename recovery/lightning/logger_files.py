@@ -26,6 +26,7 @@ from recovery.training.session import Session
 _logger = logging.getLogger("recovery.lightning")
 _EVENTS = "events.out.tfevents.*"
 _NOT_OF_A_SAVE = "no save of this run says that its rows are of this run"
+_FROM_ITS_START = "no save was committed yet, so training begins at its first step: what this run has logged of it stays in an earlier version"
 
 
 def _note_rank(session: Session) -> None:
@@ -51,13 +52,16 @@ def take(loggers: list[Any], owner: str) -> list[dict[str, Any]]:
     return [_taken(logger, owner) for logger in loggers]
 
 
-def put_back(loggers: list[Any], saved: list[dict[str, Any]], owner: str) -> None:
+def put_back(
+    loggers: list[Any], saved: list[dict[str, Any]], owner: str, *, is_rollback: bool = False
+) -> None:
     """Have each go on there, before anything is logged.
 
     Args:
         loggers: of the Trainer, in the order of the save.
         saved: as `take` gave it; empty: training begins.
         owner: names this run of this job: nothing that another has written is touched.
+        is_rollback: the run has trained before, with or without a save.
     """
     for logger, was in zip(loggers, [*saved, *({} for _ in loggers)], strict=False):
         # Of Lightning 2.6: what its property makes when it is asked.
@@ -68,22 +72,39 @@ def put_back(loggers: list[Any], saved: list[dict[str, Any]], owner: str) -> Non
         if not was:
             if not is_used:
                 _keep_rows(logger, _NOT_OF_A_SAVE)
+            if is_rollback and not saved:
+                _begin_again(logger, owner, is_used=is_used)
             continue
         before = logger._version  # noqa: SLF001 - as above
         reason = "the script has used it before fit" if is_used else _go_there(logger, was, owner)
         if reason:
             logger._version = before  # noqa: SLF001 - as above
-            _logger.warning(
-                "event=logger_begins_again directory=%s reason='%s'",
-                logger.log_dir,
-                reason,
-            )
+            _say_begins_again(logger, reason)
             if not is_used:
                 _keep_rows(logger, reason)
         elif "files" in was:
             _cut_events(Path(logger.log_dir), was["files"], owner)
         else:
             _cut_rows(logger, was["rows"])
+
+
+def _begin_again(logger: Any, owner: str, *, is_used: bool) -> None:
+    """Training goes back to before its first save, where nothing says which version it had."""
+    if not _is_known(logger) or rank_zero.rank_zero_only.rank or "://" in str(logger.log_dir):
+        return
+    if isinstance(logger, TensorBoardLogger) and not is_used:
+        # In a version that the script names lie the files of the steps that are made again.
+        _cut_events(Path(logger.log_dir), {}, owner)
+    if isinstance(logger.version, int) and logger.version and not Path(logger.log_dir).exists():
+        _say_begins_again(logger, _FROM_ITS_START)
+
+
+def _say_begins_again(logger: Any, reason: str) -> None:
+    _logger.warning("event=logger_begins_again directory=%s reason='%s'", logger.log_dir, reason)
+
+
+def _is_known(logger: Any) -> bool:
+    return isinstance(logger, (TensorBoardLogger, CSVLogger))
 
 
 def _go_there(logger: Any, was: dict[str, Any], owner: str) -> str:
@@ -100,8 +121,7 @@ def _go_there(logger: Any, was: dict[str, Any], owner: str) -> str:
 
 
 def _taken(logger: Any, owner: str) -> dict[str, Any]:
-    known = isinstance(logger, (TensorBoardLogger, CSVLogger))
-    if not known or logger._experiment is None or "://" in str(logger.log_dir):  # noqa: SLF001 - as above
+    if not _is_known(logger) or logger._experiment is None or "://" in str(logger.log_dir):  # noqa: SLF001 - as above
         return {}
     # What a callback has logged by itself may still be in memory.
     logger.save()

@@ -146,7 +146,8 @@ class Trainer(PlainTrainer):  # type: ignore[misc]  # Lightning is not there whe
         session.restore(state)
         state.check_ends(session.position, epochs_of_averaging(self, model))
         self._stand_in_directories(state)
-        logger_files.put_back(self.loggers, state.saved.get("loggers", []), owner)
+        is_rollback = session.generation > 1
+        logger_files.put_back(self.loggers, state.saved.get("loggers", []), owner, is_rollback=is_rollback)
         self._recovery_checkpoint.on_begin(session)
         self._sigterm = signal.getsignal(signal.SIGTERM)
         session.phases.models = lambda: [model]

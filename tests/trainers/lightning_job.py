@@ -39,7 +39,8 @@ STEP_MS = int(os.environ.get("JOB_STEP_MS", "15"))
 HELD_STEP = int(os.environ.get("JOB_HELD_STEP", "0"))
 """A batch that does not end before the file `go_on` is there."""
 KILLS = os.environ.get("JOB_KILLS", "").split()
-"""`rank:where:number`, where is step, save, validation or epoch; the number is that of the batch or of the epoch."""
+"""`rank:where:number`, where is step, save, validation or epoch; the number is that of the batch or of the epoch. `rank:where:number:step`:
+when this step is committed."""
 PATIENCE = int(os.environ.get("JOB_PATIENCE", "9"))
 PRECISION: Any = os.environ.get("JOB_PRECISION", "32-true")
 LOADERS = os.environ.get("JOB_LOADERS", "")
@@ -185,7 +186,12 @@ class Pace(Callback):  # type: ignore[misc]  # Lightning is not there where type
 def _die(trainer: Any, where: str, number: int) -> None:
     """Once for each that is named, over all starts."""
     name = f"{trainer.global_rank}:{where}:{number}"
-    if name in KILLS and not (once := Path(f"died_{name}")).exists():
+    behind = {kill.removeprefix(name) for kill in KILLS if f"{kill}:".startswith(f"{name}:")}
+    if behind and not (once := Path(f"died_{name}")).exists():
+        committed = int(behind.pop()[1:] or 0)
+        while trainer.session.committed_step < committed:
+            trainer.session.check()
+            time.sleep(0.02)
         once.touch()
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -170,6 +170,21 @@ def test_event_files_are_cut_and_later_ones_removed(tmp_path: Path) -> None:
     assert tensorboard_of(tmp_path / "lightning_logs")["loss"] == [(1, 0.5), (2, 1.0), (3, 1.5)]
 
 
+def test_a_run_that_begins_again_takes_its_event_files_from_the_version_that_its_script_names(
+    tmp_path: Path,
+) -> None:
+    from recovery.lightning import logger_files
+
+    theirs = tensorboard_logger(tmp_path, owner=".another-1", version=7)
+    log(theirs, 9)
+    log(tensorboard_logger(tmp_path, version=7), 1, 2)
+    again = tensorboard_logger(tmp_path, version=7)
+    logger_files.put_back([again], [], OWNER, is_rollback=True)
+    log(again, 1)
+    files = [path.name for path in (tmp_path / "lightning_logs/version_7").glob("events*")]
+    assert sorted(name.rpartition(".")[2] for name in files) == ["another-1", "job-1"]
+
+
 def test_event_files_that_another_has_written_below_stay_as_they_are(tmp_path: Path) -> None:
     from recovery.lightning import logger_files
 

@@ -38,7 +38,7 @@ def test_lightnings_loggers_go_on_in_their_version(
     needs_package("tensorboard")
     # Step 25 is validated and saved: that, and the batch behind it, which is made again, are logged under one number.
     environment = {"JOB_BOARDS": "1", "JOB_VAL_EVERY": "0.5"}
-    kills = {"JOB_KILLS": f"{rank}:step:8 {rank}:step:28"}
+    kills = {"JOB_KILLS": f"{rank}:step:8:5 {rank}:step:28:25"}
     with LightningCluster(tmp_path, workers=2, environment={**environment, **kills}) as cluster:
         assert cluster.run_with_deaths() == 2
         undisturbed = cast("LightningCluster", undisturbed_lightning(workers=2, **environment))
@@ -52,6 +52,19 @@ def test_lightnings_loggers_go_on_in_their_version(
         )
         assert {"train_loss_step", "train_loss_epoch", "val_loss"} <= found.keys()
         assert found == expected
+
+
+@pytest.mark.parametrize("rank", [0, 1], ids=["the rank that logs", "another"])
+def test_lightnings_loggers_say_what_a_death_before_the_first_save_leaves(tmp_path: Path, rank: int) -> None:
+    needs_package("tensorboard")
+    environment = {"JOB_BOARDS": "1", "JOB_KILLS": f"{rank}:step:3", "JOB_EPOCHS": "1"}
+    with LightningCluster(tmp_path, workers=2, environment=environment) as cluster:
+        assert cluster.run_with_deaths() == 1
+        said = "".join(cluster.log(name) for name in cluster.names)
+        for directory in ("logs", "boards"):
+            logged = Path(directory) / "lightning_logs"
+            assert sorted(path.name for path in (tmp_path / logged).iterdir()) == ["version_0", "version_1"]
+            assert said.count(f"event=logger_begins_again directory={logged}/version_1 reason='no save") == 1
 
 
 @pytest.mark.parametrize("victim", ["worker_0", "worker_1"])
