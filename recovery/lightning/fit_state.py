@@ -23,7 +23,7 @@ from recovery.torch import gradients, mapped_file, restored
 from recovery.torch import payload as payloads
 from recovery.torch.file_layout import FileLayout
 from recovery.torch.host_copy import HostCopy, copied_to_host
-from recovery.torch.trainer_options import TrainerOptions, size_of
+from recovery.torch.trainer_options import TrainerOptions, check_size, size_of
 from recovery.training import changed_since
 from recovery.training.changed_since import Override
 from recovery.training.outlook import check_end, check_steps
@@ -36,6 +36,8 @@ _OF_CONNECTOR = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics"
 
 _SETTINGS = ("accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm", "precision")
 """Of the Trainer, which decide the steps and are taken as they are now."""
+_PARAMETERS = "parameters"
+"""Another such setting: how many there are."""
 _OURS = "recovery"
 """The key in Lightning's checkpoint."""
 
@@ -113,6 +115,14 @@ class FitState:
         """For the manifest."""
         return {**payloads.versions(), **changed_since.script(), "lightning": str(lightning.__version__)}
 
+    def check_size(self, module: torch.nn.Module) -> None:
+        """Before Lightning loads weights into it.
+
+        Raises:
+            CheckpointStateError: it has another number of parameters than the one that was saved.
+        """
+        check_size(self._saved_options, _PARAMETERS, [module])
+
     def note_options(self, override: Override | None) -> None:
         """Lightning has made optimizers and schedules, and loads their states next.
 
@@ -127,7 +137,7 @@ class FitState:
             },
             override,
             settings={name: getattr(trainer, name) for name in _SETTINGS}
-            | {"parameters": size_of([trainer.lightning_module])},
+            | {_PARAMETERS: size_of([trainer.lightning_module])},
             conditions=self.versions(),
         )
 

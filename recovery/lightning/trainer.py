@@ -146,6 +146,7 @@ class Trainer(PlainTrainer):  # type: ignore[misc]  # Lightning is not there whe
         session.restore(state)
         state.check_ends(session.position, epochs_of_averaging(self, model))
         self._stand_in_directories(state)
+        self._watch_load(state)
         is_rollback = session.generation > 1
         logger_files.put_back(self.loggers, state.saved.get("loggers", []), owner, is_rollback=is_rollback)
         self._recovery_checkpoint.on_begin(session)
@@ -228,6 +229,17 @@ class Trainer(PlainTrainer):  # type: ignore[misc]  # Lightning is not there whe
         progress.is_last_batch = False
         state.put_back()
         self._goes_on = True
+
+    def _watch_load(self, state: FitState) -> None:
+        """Torch's own error would name neither field nor next step, and each restart would end with it again."""
+        plain = self.strategy.load_model_state_dict
+
+        def load(checkpoint: Any, *arguments: Any, **named: Any) -> None:
+            # Only now the hooks that may build the module are done.
+            state.check_size(self.lightning_module)
+            plain(checkpoint, *arguments, **named)
+
+        setattr(self.strategy, "load_model_state_dict", load)  # noqa: B010 - a method of the user's class, of one object
 
     def _watch_hooks(self, hooks: HookState) -> None:
         """Lightning calls those of an epoch's begin and end in these two methods of its loop."""
