@@ -5,13 +5,19 @@ from __future__ import annotations
 import os
 
 import torch
-from accelerate.utils import DataLoaderConfiguration, DistributedDataParallelKwargs
+from accelerate.utils import (
+    DataLoaderConfiguration,
+    DDPCommunicationHookType,
+    DistributedDataParallelKwargs,
+)
 from torch.utils.data import DataLoader
 
 import recovery
 from recovery.accelerate import Accelerator, current_session
 from tests.trainers.tiny_training import (
     ADDS,
+    HOOK,
+    HOOK_OPTIONS,
     SAMPLES,
     UNFREEZES,
     Net,
@@ -41,6 +47,8 @@ def main() -> None:
     session = current_session()
     enter(session)
     parallel = DistributedDataParallelKwargs(find_unused_parameters=UNFREEZES)
+    if HOOK:
+        parallel.comm_hook, parallel.comm_state_option = DDPCommunicationHookType.POWER_SGD, HOOK_OPTIONS
     accelerator = Accelerator(
         cpu=True,
         gradient_accumulation_steps=ACCUMULATION,

@@ -63,6 +63,7 @@ CASES: dict[str, tuple[str, dict[str, str], int]] = {
         38,
     ),
     "with loader workers": ("step@28", {"JOB_NUM_WORKERS": "1"}, 25),
+    "with compressed gradients": ("step@28", {"JOB_HOOK": "1"}, 25),
 }
 
 

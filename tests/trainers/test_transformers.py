@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -129,6 +132,7 @@ CASES = {
         10,
     ),
     "with loader workers": ("step@13", arguments(dataloader_num_workers=1), 10),
+    "with compressed gradients": ("step@28", {**arguments(), "JOB_HOOK": "1"}, 25),
 }
 
 
@@ -156,9 +160,31 @@ def test_the_best_model_stays_however_old_and_is_loaded_in_the_end(
     )
     run(tmp_path, undisturbed_trainer, "worker_1", "step@28", 25, **job)
     for directory in (tmp_path, undisturbed_trainer(workers=2, **job).directory):
-        left = {path.name for path in (directory / "out").iterdir() if path.is_dir()}
+        left = folders(directory)
         assert "checkpoint-5" in left
         assert not {"checkpoint-10", "checkpoint-15", "checkpoint-20"} & left
+
+
+def folders(directory: Path) -> set[str]:
+    return {path.name for path in (directory / "out").iterdir() if path.is_dir()}
+
+
+def test_as_many_folders_stay_as_transformers_alone_leaves_where_each_evaluation_is_the_best(
+    tmp_path: Path, undisturbed_trainer: Undisturbed
+) -> None:
+    chosen = {**EVALUATED, "metric_for_best_model": "step", "greater_is_better": True, "save_total_limit": 3}
+    job = {**arguments(**chosen), "JOB_IMPROVES": "1"}
+    run(tmp_path, undisturbed_trainer, "worker_1", "step@28", 25, **job)
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    environment = {**os.environ, **job, "JOB_ALONE": "1", "JOB_SAMPLES": "75"}
+    command = [sys.executable, "-m", "tests.trainers.transformers_job"]
+    subprocess.run(
+        command, cwd=alone, env={**environment, "PYTHONPATH": str(Path(__file__).parents[2])}, check=True
+    )
+    assert len(folders(alone)) == 3
+    for directory in (tmp_path, undisturbed_trainer(workers=2, **job).directory):
+        assert folders(directory) == folders(alone)
 
 
 def test_a_stream_that_begins_again_goes_on_in_its_pass(

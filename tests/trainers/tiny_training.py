@@ -30,6 +30,9 @@ UNFREEZES = os.environ.get("JOB_UNFREEZES") == "1"
 """The first layer is trained from the second epoch on."""
 ADDS = os.environ.get("JOB_ADDS") == "1"
 """So it is, and its optimizer has it from then on, in a group of its own. DistributedDataParallel is made while it is frozen."""
+HOOK = os.environ.get("JOB_HOOK") == "1"
+"""Gradients go compressed, by PowerSGD, whose hook keeps what that leaves out and draws."""
+HOOK_OPTIONS = {"start_powerSGD_iter": 3, "min_compression_rate": 0.5, "random_seed": 7}
 
 
 def sample(index: int) -> dict[str, Any]:

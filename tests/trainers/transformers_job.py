@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from accelerate.utils import DDPCommunicationHookType, DistributedDataParallelKwargs
 from torch.utils.data import Sampler
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments
 from typing_extensions import override
@@ -16,6 +17,8 @@ import recovery.transformers
 from recovery.transformers import Trainer, current_session
 from tests.trainers.tiny_training import (
     ADDS,
+    HOOK,
+    HOOK_OPTIONS,
     SAMPLES,
     UNFREEZES,
     Net,
@@ -36,6 +39,10 @@ LENGTHS = os.environ.get("JOB_LENGTHS") == "1"
 """The samples have input_ids of different lengths, which the model does not take."""
 ASKS = os.environ.get("JOB_ASKS") == "1"
 """A callback asks for a save behind every second evaluation."""
+IMPROVES = os.environ.get("JOB_IMPROVES") == "1"
+"""Each evaluation has a metric, `eval_step`, that is better than all before."""
+ALONE = os.environ.get("JOB_ALONE") == "1"
+"""Without recovery, as transformers alone trains."""
 PASSES = os.environ.get("JOB_PASSES") == "1"
 """A sampler of the script's own, with `set_epoch`."""
 COUNTS = os.environ.get("JOB_COUNTS") == "1"
@@ -100,6 +107,14 @@ class Asks(TrainerCallback):  # type: ignore[misc]  # as above
     @override
     def on_evaluate(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         control.should_save = state.global_step % 8 < 4
+
+
+class Improves(TrainerCallback):  # type: ignore[misc]  # as above
+    """Whoever trains on gets better."""
+
+    @override
+    def on_evaluate(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        others["metrics"]["eval_step"] = float(state.global_step)
 
 
 class Counts(TrainerCallback):  # type: ignore[misc]  # as above
@@ -176,7 +191,6 @@ class Ordered(Trainer):
         return Order() if PASSES else super()._get_train_sampler(*given)
 
 
-@recovery.transformers.run
 def main() -> None:
     enter(current_session())
     torch.manual_seed(7)
@@ -207,8 +221,13 @@ def main() -> None:
             *([EarlyStoppingCallback(PATIENCE)] if PATIENCE else []),
             *([Asks()] if ASKS else []),
             *([Counts(net)] if COUNTS else []),
+            *([Improves()] if IMPROVES else []),
         ],
     )
+    if HOOK:
+        trainer.accelerator.ddp_handler = DistributedDataParallelKwargs(
+            comm_hook=DDPCommunicationHookType.POWER_SGD, comm_state_option=HOOK_OPTIONS
+        )
     trainer.train()
     session = current_session()
     assert session is None or session.total_steps == trainer.state.max_steps, "the launcher's line tells it"
@@ -230,4 +249,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main() if ALONE else recovery.transformers.run(main)()

@@ -84,6 +84,8 @@ class _Server:
             if not name.startswith(("MS_", "JOB_", requests.TRACED, "PYTHONPATH"))
         }
         self._environment["OMP_NUM_THREADS"] = "1"
+        # Arrow's allocator, which comes with datasets and pandas, would start a thread when it is imported.
+        self._environment["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
         self._imports = imports
         with theirs:
             command = [*under, sys.executable, "-m", "tests.warm.server", str(theirs.fileno()), *imports]
