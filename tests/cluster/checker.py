@@ -85,6 +85,12 @@ def check_saves(directory: Path, path: Path) -> None:
         )
 
 
+def named_beside(log: str) -> list[str]:
+    """What a rank's log says that a script has beside its parts: of a job that has nothing, also a survivor, which has had all of it before, says nothing."""
+    events = ("event=not_a_part", "event=own_generator")
+    return [line for line in log.splitlines() if any(event in line for event in events)]
+
+
 def samples(path: Path) -> dict[int, list[int]]:
     """The sample ids that counted at each step: those of the newest generation that did it."""
     return {line["step"]: line["ids"] for line in lines(path)}

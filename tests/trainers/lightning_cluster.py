@@ -86,6 +86,8 @@ class LightningCluster(Cluster):
         for rank in range(self.workers):
             assert self.epochs(rank) == undisturbed.epochs(rank), both
         assert self.kept() == undisturbed.kept(), both
+        for name in self.names:
+            assert not checker.named_beside(self.log(name)), both
         assert self.logged() == undisturbed.logged(), both
         checker.check_history(self.directory / "steps.jsonl", last_step=undisturbed.step())
 

@@ -60,6 +60,8 @@ class AccelerateCluster(Cluster):
         ]
         once = {pid for pid in survivors & set(entries) if entries.count(pid) == 1}
         assert not once, f"survivors were replaced\n{self.tails()}"
+        for name in self.names:
+            assert not checker.named_beside(self.log(name)), self.tails()
 
     def check_same_bits_as(self, other: Cluster) -> None:
         """Weights, logged lines and samples are those of another run."""
