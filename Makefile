@@ -38,11 +38,11 @@ $(MS_STAMP): pyproject.toml constraints.txt
 	$(MS_BIN)/python -m pip install --quiet -c constraints.txt -e '.[mindspore,examples]' hypothesis pytest pytest-timeout pytest-xdist
 	@touch $@
 
-setup-trainers: $(TR_STAMP)  ## create .venv-trainers: Lightning, Accelerate, transformers, DeepSpeed and trackers, which nothing else here needs
+setup-trainers: $(TR_STAMP)  ## create .venv-trainers: Lightning, Accelerate, transformers, datasets, DeepSpeed and trackers, which nothing else here needs
 
 $(TR_STAMP): pyproject.toml constraints.txt
 	test -x $(TR_BIN)/python || $(PYTHON) -m venv .venv-trainers
-	$(TR_BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,lightning,transformers,tensorboard,mlflow,wandb,otel]' deepspeed hypothesis pytest pytest-timeout pytest-xdist
+	$(TR_BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,lightning,transformers,tensorboard,mlflow,wandb,otel]' datasets deepspeed hypothesis pytest pytest-timeout pytest-xdist
 	@touch $@
 
 setup-ray: $(RAY_STAMP)  ## create .venv-ray: Ray, and what its actors run
