@@ -31,6 +31,9 @@ from recovery.launch.forkserver.first_imports import Imported
 from recovery.launch.forkserver.fork_messages import Prepare
 
 _READ_AGAIN = {name for framework in FRAMEWORKS for name in framework.read_again}
+_LOADED_WITHOUT_THREADS = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
+"""What libraries read where they are loaded, and what keeps them from a thread, which no fork would have: Arrow's allocator frees memory by one
+(https://jemalloc.net, `background_thread`), else by who allocates next. It comes with pyarrow, so with datasets and pandas."""
 
 
 class _Notes(MetaPathFinder):
@@ -59,7 +62,7 @@ def import_all(request: Prepare, own: int) -> Imported | str:
     for variable in request.of_one:
         os.environ.pop(variable, None)  # noqa: TID251 - each process has another one
     conditions, path, old = process_conditions.note(), [*sys.path], {**os.environb}  # noqa: TID251 - to see what an import sets
-    with _noted() as notes:
+    with _without_threads(), _noted() as notes:
         uses: defaultdict[str, frozenset[str]] = defaultdict(frozenset)
         reason = _import_each(request.modules, uses) or _import_each(request.besides, defaultdict(frozenset))
     new = {**os.environb}  # noqa: TID251 - as above
@@ -80,6 +83,19 @@ def import_all(request: Prepare, own: int) -> Imported | str:
         variables={name: (old.get(name), value) for name, value in new.items() if old.get(name) != value},
         generators=tuple(notes.generators.values()),
     )
+
+
+@contextlib.contextmanager
+def _without_threads() -> Iterator[None]:
+    """For C alone, and for as long as this lasts: no program is to find it in its environment. What the user has set stays."""
+    chosen = {name: value for name, value in _LOADED_WITHOUT_THREADS.items() if name not in os.environ}  # noqa: TID251 - as above
+    for name, value in chosen.items():
+        os.putenv(name, value)
+    try:
+        yield
+    finally:
+        for name in chosen:
+            os.unsetenv(name)
 
 
 @contextlib.contextmanager
