@@ -10,7 +10,7 @@ import msgspec
 
 from recovery.checkpoint import framework_folders, names, verify
 from recovery.checkpoint import manifest as manifests
-from recovery.checkpoint.contribution import Manifest, not_of
+from recovery.checkpoint.contribution import Layout, Manifest, not_of
 from recovery.checkpoint.durable_files import reason_of, temporary_pattern
 from recovery.core.ids import Generation, RunId
 from recovery.core.messages import HeldCheckpoint, Skipped
@@ -255,4 +255,6 @@ def held_of(manifest: Manifest, path: Path) -> HeldCheckpoint:
         path=f"{path}/" if manifest.is_folder else str(path),
         digest=manifest.digest,
         file_bytes=manifest.file_bytes,
+        # What is saved once for all is compared where it is saved (training/shared_layout.py).
+        replica="" if manifest.layout is Layout.SHARED else manifest.replicated,
     )

@@ -79,7 +79,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """True: the rank's files hold the full state. False: its shard."""
     layout: Layout = Layout.RANK
     replicated: str = ""
-    """SHA-256 (hex) of the part of the state that all ranks share; empty: nobody has computed it."""
+    """Digest (64 hex characters) of what all ranks have alike: of layout SHARED the SHA-256 of the state that is saved once for all, else of what
+    DistributedDataParallel keeps alike (`core/policy/replica_difference.py`). Empty: nobody has computed it."""
     position: Position | None = None
     """Where training goes on; None: an earlier release wrote it, and only the loader's own state says that."""
     digest: str = ""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
+import msgspec
+
 from recovery.core.copy_index import CopyIndex, StepHolders, Steps
 from recovery.core.copy_records import CopyRecord
 from recovery.core.failed_work import FailedWork
@@ -12,6 +14,7 @@ from recovery.core.held import HeldCheckpoint, Skipped
 from recovery.core.ids import Generation, Rank
 from recovery.core.policy import rollback
 from recovery.core.policy.next_plan import Facts
+from recovery.core.policy.replica_difference import APART
 from recovery.core.policy.retention import oldest_indexed
 from recovery.core.policy.rollback import LOST_MEMORY, MISSING, Unusable
 from recovery.core.records import CheckpointRecord, CheckpointState, GenerationRecord, to_held, to_record
@@ -41,6 +44,8 @@ class CheckpointIndex:
         """What failed beside training, by what the nodes have reported to this scheduler and to those before it."""
         self._ever_committed = False
         """Did any step of this run ever lie on all ranks' disks? Until then a return to step 0 loses nothing that was promised."""
+        self.replicas_apart = False
+        """Training makes the ranks differ in what they were to have alike: nothing is compared, and every row says so to the scheduler's next process."""
 
     def load(
         self,
@@ -50,6 +55,7 @@ class CheckpointIndex:
     ) -> None:
         """Take over what is stored of this run. Of the plans `live` went to ranks' memories: no step was ever stored for them."""
         records = tuple(records)
+        self.replicas_apart = any(record.replica == APART for record in records)
         in_memory = {record.step for record in records if not tier_of(record.path).is_durable}
         self._ever_committed = any(
             record.step and record.step not in in_memory and record.generation not in live
@@ -65,7 +71,7 @@ class CheckpointIndex:
             elif record.state is CheckpointState.FETCHING:
                 self.fetched_when_stopped.add(record.step)
             elif record.state is not CheckpointState.RETIRED:
-                usable.append((record, to_held(record)))
+                usable.append((record, self._noted(to_held(record))))
         of_lineage = {*rollback.in_lineage((held for _, held in usable), generations)}
         for record, held in usable:
             if held in of_lineage:
@@ -82,7 +88,9 @@ class CheckpointIndex:
 
     def knows(self, rank: Rank, checkpoint: HeldCheckpoint) -> bool:
         """Is exactly this file in the index, as good or as bad?"""
-        return self._is_bad(rank, checkpoint) or self.file_of(rank, checkpoint.step) == checkpoint
+        return self._is_bad(rank, checkpoint) or self.file_of(rank, checkpoint.step) == self._noted(
+            checkpoint
+        )
 
     def _is_bad(self, rank: Rank, checkpoint: HeldCheckpoint) -> bool:
         named = (rank, checkpoint.step, checkpoint.digest)
@@ -100,7 +108,8 @@ class CheckpointIndex:
         may not start over.
         """
         stays = self._steps.at(checkpoint.step).was_committed
-        return to_record(rank, checkpoint, CheckpointState.COMMITTED if stays else CheckpointState.PUBLISHED)
+        state = CheckpointState.COMMITTED if stays else CheckpointState.PUBLISHED
+        return to_record(rank, self._noted(checkpoint), state)
 
     def held_records(self) -> list[CheckpointRecord]:
         """All that is in the index of ranks' own, newest step first, by rank."""
@@ -122,6 +131,10 @@ class CheckpointIndex:
         """What the index says of a rank's own file of a step."""
         return self._steps.at(step).own.get(rank)
 
+    def files_of(self, step: int) -> tuple[HeldCheckpoint, ...]:
+        """What the index says of all ranks' own files of a step."""
+        return tuple(self._steps.at(step).own.values())
+
     def is_file_of(self, rank: Rank, step: int, path: str) -> bool:
         """Is this a rank's own file of a step, or was it, before it failed?"""
         holders = self._steps.at(step)
@@ -140,6 +153,30 @@ class CheckpointIndex:
         """Say where the ranks stand, if all hold a step and it is no common place all the same; empty otherwise."""
         own = self._steps.at(step).own
         return rollback.positions_differ(own) if len(own) == len(self._ranks) else ""
+
+    def replicas_with(self, rank: Rank, checkpoint: HeldCheckpoint) -> Mapping[Rank, str]:
+        """What all ranks' files of a step say of what must be alike, this new one with them.
+
+        Empty: not all hold it, or at different places, it counts already, or nothing is compared.
+        """
+        holders = self._steps.at(checkpoint.step)
+        own = {**holders.own, rank: checkpoint}
+        if (
+            self.replicas_apart
+            or holders.was_committed
+            or not rollback.is_at_one_place(own, len(self._ranks))
+        ):
+            return {}
+        return {other: own[other].replica for other in self._ranks}
+
+    def let_replicas_differ(self) -> None:
+        """It is training that makes the ranks differ: from here on nothing is compared in this run."""
+        self.replicas_apart = True
+        for holders in self._steps.values():
+            holders.own = {rank: self._noted(held) for rank, held in holders.own.items()}
+
+    def _noted(self, checkpoint: HeldCheckpoint) -> HeldCheckpoint:
+        return msgspec.structs.replace(checkpoint, replica=APART) if self.replicas_apart else checkpoint
 
     def given_up(self, target: int) -> Mapping[int, Mapping[Rank, Unusable]]:
         """Newer committed steps than `target` that cannot be gone back to, newest first: whose file, and why."""
@@ -167,7 +204,11 @@ class CheckpointIndex:
         return Facts(
             world_size=len(self._ranks),
             held={
-                step: {**copied.get(step, {}), **self._steps.at(step).own} for step in {*self._steps, *copied}
+                step: {
+                    rank: self._noted(held)
+                    for rank, held in {**copied.get(step, {}), **self._steps.at(step).own}.items()
+                }
+                for step in {*self._steps, *copied}
             },
             of_one={step: min(of_step) for step, of_step in files.items() if of_step},
             given_up=given_up,
@@ -186,7 +227,7 @@ class CheckpointIndex:
         A step can be on its way to the disks while a newer one is committed in memory: then it is committed behind that one.
         """
         step, holders = checkpoint.step, self._steps.open(checkpoint.step)
-        holders.own[rank] = checkpoint
+        holders.own[rank] = self._noted(checkpoint)
         holders.unusable.pop(rank, None)
         if not self._is_common(holders):
             return False
@@ -208,7 +249,7 @@ class CheckpointIndex:
             del self._steps[step].own[rank]
         for checkpoint in held:
             if not self._is_bad(rank, checkpoint):
-                self._steps.open(checkpoint.step).own[rank] = checkpoint
+                self._steps.open(checkpoint.step).own[rank] = self._noted(checkpoint)
         reasons: dict[str | int, str] = {
             skipped.step: skipped.reason for skipped in passed_over if skipped.step
         }
@@ -251,7 +292,7 @@ class CheckpointIndex:
         """A rank has fetched from others what its plan goes back to; the row that says that it holds it again."""
         holders = self._steps.open(checkpoint.step)
         self._fetched.add((rank, checkpoint.step, checkpoint.digest, checkpoint.path))
-        holders.own[rank] = checkpoint
+        holders.own[rank] = checkpoint = self._noted(checkpoint)
         holders.unusable.pop(rank, None)
         if checkpoint.step > self.durable_step and self._is_durable(holders):
             self.durable_step, self._ever_committed = checkpoint.step, True
@@ -322,7 +363,8 @@ class CheckpointIndex:
         self._steps.open(step).unusable[rank] = Unusable(path=path, reason=reason)
 
     def _is_common(self, holders: StepHolders) -> bool:
-        return rollback.is_common(holders.own, len(self._ranks))
+        is_alike = rollback.is_at_one_place if holders.was_committed else rollback.is_common
+        return is_alike(holders.own, len(self._ranks))
 
     def _is_durable(self, holders: StepHolders) -> bool:
         """Do all ranks hold a step, and on disks?"""

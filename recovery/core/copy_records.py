@@ -38,6 +38,8 @@ class CopyRecord(msgspec.Struct, frozen=True, kw_only=True):
     file_bytes: int
     state: CopyState
     reason: str = ""
+    replica: str = ""
+    """As `HeldCheckpoint.replica`."""
 
 
 def to_copy_record(

@@ -32,6 +32,8 @@ class HeldCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """What names it: the SHA-256 (hex) of its manifest; of a manifest of format 1, which lists one file, that of the file."""
     file_bytes: Count
     """Of all its files together."""
+    replica: ShortText = ""
+    """What names that which all ranks must have alike in it (`policy/replica_difference.py`); empty: nothing is to be compared."""
 
     @property
     def is_folder(self) -> bool:

@@ -305,6 +305,8 @@ class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
     file_bytes: int
     state: CheckpointState
     reason: str = ""
+    replica: str = ""
+    """As `HeldCheckpoint.replica`."""
 
 
 class StepRecord(msgspec.Struct, frozen=True, kw_only=True):

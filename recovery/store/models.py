@@ -119,7 +119,7 @@ CHECKPOINTS = _table(
     _number("run", "step", "rank", "generation", "epoch", "step_in_epoch"),
     _text("path", "digest_of_file"),
     _number("file_bytes"),
-    _text("state", "reason"),
+    _text("state", "reason", "replica"),
 )
 """`digest_of_file` is the record's `digest`: the column `digest` is the row's own in every table."""
 
@@ -131,7 +131,7 @@ COPIES = _table(
     _number("generation", "epoch", "step_in_epoch"),
     _text("path", "digest_of_file"),
     _number("file_bytes"),
-    _text("state", "reason"),
+    _text("state", "reason", "replica"),
 )
 """In the scheduler's store: which nodes hold copies of a rank's checkpoint."""
 

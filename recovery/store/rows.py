@@ -30,7 +30,7 @@ _DIGEST_BYTES = 16
 _COLUMNS = {"digest": "digest_of_file", "slot": "seat"}
 """Each row has a `digest` of its own; a slot was called a seat when its table was made."""
 
-_ADDED = frozenset({"cause", "about"})
+_ADDED = frozenset({"cause", "about", "replica"})
 """Last fields that a table was given when it had rows. Where they are empty a row's digest is that of before."""
 
 

@@ -10,6 +10,7 @@ import msgspec
 from recovery.checkpoint.contribution import Layout, Manifest, ManifestFile
 from recovery.checkpoint.position import Position
 from recovery.core.messages import HeldCheckpoint
+from recovery.core.policy.replica_difference import joint_digest
 from recovery.training.checkpoint_layout import role_in
 from recovery.training.session import Session
 from recovery.training.state import HasReplica
@@ -83,11 +84,15 @@ class PendingCheckpoint:
         )
 
     def note_replica(self) -> None:
-        """It is of the session's state as it is now, of which all ranks must have a part alike."""
+        """It is of the session's state as it is now, of which all ranks must have a part alike. What is saved once for all is compared anyway."""
         state: object = self._session.state
-        if self._session.compares_replicas and self._session.world_size > 1 and isinstance(state, HasReplica):
+        is_compared = self._session.compares_replicas and self._session.world_size > 1
+        if is_compared and not self._manifest.replicated and isinstance(state, HasReplica):
             try:
                 self._replica = state.replica()
+                self._manifest = msgspec.structs.replace(
+                    self._manifest, replicated=joint_digest(self._replica)
+                )
             except Exception as error:  # noqa: BLE001 - of a program's own tensors and optimizers; the save goes on without
                 _logger.warning(
                     "event=replicas_not_compared step=%d reason=%r",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from recovery.checkpoint import catalogue, names
+from recovery.checkpoint.contribution import Layout
 from recovery.core.ids import Generation, RunId
 from recovery.core.messages import HeldCheckpoint
 from recovery.errors import CheckpointManifestError, UsageError
@@ -55,6 +56,15 @@ def test_a_scan_gives_what_the_manifest_says(save: Save) -> None:
         file_bytes=5,
     )
     assert Path(held.path).is_absolute()
+
+
+@pytest.mark.parametrize(("layout", "is_said"), [(Layout.RANK, True), (Layout.SHARED, False)])
+def test_a_scan_says_what_ranks_have_alike_unless_it_was_compared_already(
+    save: Save, layout: Layout, is_said: bool
+) -> None:
+    save("train-2_3.ckpt", layout=layout, replicated="a" * 64)
+    (held,) = _scan(save.directory)
+    assert held.replica == ("a" * 64 if is_said else "")
 
 
 def test_a_scan_is_newest_step_first_then_newest_generation(save: Save) -> None:

@@ -235,6 +235,37 @@ ROLLBACK_LIVE = (
         (f"{_REPLICAS}::test_rank_that_differs_is_named_and_all_go_back_to_where_they_agreed[2]",),
     ),
     Bug(
+        "files that say that the ranks differ make a step common",
+        "I8",
+        "core/policy/rollback.py",
+        "is_common",
+        "is_at_one_place(own, world_size) and not replicas_differ(own)",
+        "is_at_one_place(own, world_size)",
+        (
+            "tests/core/test_replicas_over_starts.py::test_rank_that_died_before_it_told_of_its_save_is_named_before_the_plan",
+        ),
+    ),
+    Bug(
+        "a later save behind one damage is taken for training's doing",
+        "I8",
+        "core/scheduler/replica_watch.py",
+        "ReplicaWatch.is_of_training",
+        "generation <= self._refused_in",
+        "False",
+        ("tests/core/test_replicas_over_starts.py::test_many_saves_behind_one_damage_are_refused_each",),
+    ),
+    Bug(
+        "a later scheduler does not know that training makes the ranks differ",
+        "I5",
+        "core/checkpoints.py",
+        "CheckpointIndex.load",
+        "any((record.replica == APART for record in records))",
+        "False",
+        (
+            "tests/core/test_replicas_over_starts.py::test_that_training_makes_ranks_differ_is_known_to_later_schedulers[1]",
+        ),
+    ),
+    Bug(
         "what ranks saved that differ may be gone back to",
         "I8",
         "core/scheduler/checkpoints/replicas.py",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
 import msgspec
 
 from recovery.core import messages as m
+from recovery.core.policy.replica_difference import NAMES_CHARS
 from recovery.core.tiers import MEMORY_DIRECTORY_PREFIX, Tier, tier_of
 
 Content = tuple[tuple[int, int, str], ...]
@@ -130,8 +132,10 @@ def is_usable(file: Saved, plan: m.Rollback) -> bool:
     return whole and file.rank == plan.rank and file.held.digest == plan.digest
 
 
-def checkpoint(plan: m.Rollback, step: int, name: str, world: str) -> m.HeldCheckpoint:
-    """A checkpoint file as its manifest tells it; `world`: where its ranks met."""
+def checkpoint(plan: m.Rollback, step: int, name: str, content: Content) -> m.HeldCheckpoint:
+    """A checkpoint file as its manifest tells it. Ranks of one history have the same weights, all others have not."""
+    weights = hashlib.sha256(f"{step} {content}".encode()).hexdigest()
+    world = content[-1][-1]
     return m.HeldCheckpoint(
         run=plan.run,
         generation=plan.generation,
@@ -141,4 +145,5 @@ def checkpoint(plan: m.Rollback, step: int, name: str, world: str) -> m.HeldChec
         path=f"{name}/{step}",
         digest=f"{name}-{plan.run}-{plan.generation}-{step}-{world}",
         file_bytes=1,
+        replica=f"{'names':{NAMES_CHARS}}{weights}",
     )

@@ -94,10 +94,9 @@ class MemorySaves:
         there = process.world.disk[place].get(step)
         if there is not None and there.held.generation > plan.generation:
             return
-        file = checkpoint(plan, step, place, process.meets_at)
-        process.world.disk[place][step] = Saved(
-            held=file, content=process.trained_content(plan), rank=plan.rank, job=plan.job
-        )
+        content = process.trained_content(plan)
+        file = checkpoint(plan, step, place, content)
+        process.world.disk[place][step] = Saved(held=file, content=content, rank=plan.rank, job=plan.job)
         process.clock.seen["a step was saved in memory"] += 1
         process.handle(s.CheckpointPublished(process.request(), file))
 

@@ -347,8 +347,9 @@ class Process:
         if there is not None and there.held.run == plan.run and there.held.generation > plan.generation:
             self.clock.seen["a fenced incarnation's save was refused"] += 1
             return
-        file = checkpoint(plan, step, self.name, self.meets_at)
-        disk[step] = Saved(held=file, content=self.trained_content(plan), rank=plan.rank, job=plan.job)
+        content = self.trained_content(plan)
+        file = checkpoint(plan, step, self.name, content)
+        disk[step] = Saved(held=file, content=content, rank=plan.rank, job=plan.job)
         self.handle(s.CheckpointPublished(self.request(), file))
         for old in removable(
             [Kept(number, 0.0) for number, other in disk.items() if other.held.run == plan.run],

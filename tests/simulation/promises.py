@@ -345,6 +345,9 @@ class Promises:
                 assert EventKind.STORE_REBUILT in events or not any(
                     isinstance(record, RunRecord) and not record.outcome for record in effect.records
                 ), "I2: a run began under a scheduler that was about to end"
+                assert EventKind.REPLICAS_DIFFER not in events, (
+                    "I8: sound ranks of one history are said to differ"
+                )
                 for record in effect.records:
                     if isinstance(record, EventRecord) and record.kind is EventKind.PLAN_MADE:
                         self._says_what_it_gives_up(record)

@@ -23,6 +23,7 @@ TO_THE_FIRST = (
     "ALTER TABLE job DROP COLUMN about",
     "ALTER TABLE nodes DROP COLUMN cause",
     "ALTER TABLE generations DROP COLUMN cause",
+    "ALTER TABLE checkpoints DROP COLUMN replica",
     "UPDATE alembic_version SET version_num = '0001'",
 )
 

@@ -9,7 +9,9 @@ import pytest
 from typing_extensions import override
 
 import recovery
+from recovery.checkpoint import catalogue
 from recovery.core.held import HeldCheckpoint
+from recovery.core.policy.replica_difference import joint_digest
 from tests.cluster.small_job import Tally
 from tests.training.test_save_out_of_turn import OneRank
 
@@ -31,10 +33,12 @@ class Rank(OneRank):
         self.world_size, self.compares_replicas = world_size, compares
         self.state = Alike(self)
         self.told: dict[int, dict[str, str]] = {}
+        self.digests: dict[int, str] = {}
 
     @override
     def checkpoint_published(self, checkpoint: HeldCheckpoint, replica: Mapping[str, str] = {}) -> None:
         self.told[checkpoint.step] = dict(replica)
+        self.digests[checkpoint.step] = checkpoint.replica
 
 
 @pytest.mark.parametrize("async_save", [False, True])
@@ -47,6 +51,10 @@ def test_what_all_ranks_must_have_alike_is_told_with_each_save(
     rank.train(recovery.ModelCheckpoint("t", tmp_path, config), 4, asked_at=(3,))
     is_told = compares and world_size > 1
     assert rank.told == {step: {"weight": f"step {step}"} if is_told else {} for step in (2, 3, 4)}
+    # The checkpoint itself says it, to whoever reads it later.
+    assert rank.digests == {step: joint_digest(replica) for step, replica in rank.told.items()}
+    held = catalogue.scan(tmp_path, "t", job="job", run=1, rank=0)
+    assert {one.step: one.replica for one in held} == rank.digests
 
 
 class Broken(Alike):

@@ -112,8 +112,44 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def common_step(self) -> int:
-        """The newest step that every rank can go to with its own checkpoint; 0: there is none."""
-        return max(rollback.common_steps(self.held, self.world_size), default=0)
+        """The newest step that every rank can go to with its own checkpoint; 0: there is none.
+
+        Where steps were committed and ranks differ in each that is left, training makes them differ: corruption begins at one rank, behind a sound step.
+        """
+        return self.differing_steps[-1] if self.are_apart else self.alike_step
+
+    @cached_property
+    def alike_step(self) -> int:
+        """The newest step that is common; 0: there is none."""
+        return max(rollback.common_steps(self.held, self.world_size, self.given_up), default=0)
+
+    @cached_property
+    def differing_steps(self) -> tuple[int, ...]:
+        """Steps, oldest first, that all ranks hold at one place and that are not common, since what must be alike in them is not."""
+        return tuple(
+            step
+            for step, own in sorted(self.held.items())
+            if step not in self.given_up
+            and rollback.is_at_one_place(own, self.world_size)
+            and rollback.replicas_differ(own)
+        )
+
+    @cached_property
+    def are_apart(self) -> bool:
+        """Do the ranks differ in every step that is left, though steps were committed?"""
+        return self.ever_committed and bool(self.differing_steps) and not self.alike_step
+
+    @property
+    def not_alike(self) -> str:
+        """Which newer steps the ranks differ in, or that they do in this one, as the end of a sentence; empty: they do in none."""
+        if self.are_apart:
+            return "; they differ in it, as in every step that is left, which is taken for training's doing"
+        newer = [str(step) for step in self.differing_steps if step > self.common_step]
+        return (
+            f"; they hold step {', '.join(newer[-rollback.STEPS_NAMED :])} as well, and differ in it"
+            if newer
+            else ""
+        )
 
     @cached_property
     def in_memory(self) -> tuple[live.LiveSource, ...]:
@@ -149,7 +185,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         if not self.ever_committed and not any(self.held.values()):
             return "no rank has a checkpoint of this run yet"
         if not self.ever_committed:
-            return f"no step has ever been held by all ranks ({self.table})"
+            return f"no step has ever been held by all ranks ({self.table}){self.not_alike}"
         if self.allow_restart_from_zero:
             return f"no step is held by all ranks ({self.table}) and MS_ALLOW_RESTART_FROM_ZERO=1"
         return ""
@@ -227,7 +263,8 @@ def _own_checkpoints(facts: Facts) -> Plan | None:
     if not facts.common_step:
         return None
     files = tuple(facts.held[facts.common_step][Rank(rank)] for rank in range(facts.world_size))
-    return Plan(reason=f"every rank holds step {facts.common_step}", at=files[0], files=files)
+    reason = f"every rank holds step {facts.common_step}{facts.not_alike}"
+    return Plan(reason=reason, at=files[0], files=files)
 
 
 def _from_zero(facts: Facts) -> Plan | None:

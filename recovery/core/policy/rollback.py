@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
 
 from recovery.core.ids import Rank, RunId
 from recovery.core.messages import GenerationStart, HeldCheckpoint, LiveState
+from recovery.core.policy import replica_difference
 from recovery.core.records import GenerationRecord
 
 _Held = TypeVar("_Held", HeldCheckpoint, LiveState)
@@ -75,15 +76,31 @@ def positions_differ(own: Mapping[Rank, HeldCheckpoint]) -> str:
     return ", ".join(f"rank {rank} at step {at} of epoch {epoch}" for (epoch, at), rank in positions.items())
 
 
-def is_common(own: Mapping[Rank, HeldCheckpoint], world_size: int) -> bool:
+def is_at_one_place(own: Mapping[Rank, HeldCheckpoint], world_size: int) -> bool:
     """Does every rank of 0..world_size-1 hold a step, and are all at one place in the data?"""
     is_held_by_all = len(own) >= world_size and all(Rank(rank) in own for rank in range(world_size))
     return is_held_by_all and not positions_differ(own)
 
 
-def common_steps(held: Mapping[int, Mapping[Rank, HeldCheckpoint]], world_size: int) -> list[int]:
-    """Find the steps that are common, oldest first."""
-    return sorted(step for step, own in held.items() if is_common(own, world_size))
+def is_common(own: Mapping[Rank, HeldCheckpoint], world_size: int) -> bool:
+    """As `is_at_one_place`, and do they hold the same, as far as their files say it?"""
+    return is_at_one_place(own, world_size) and not replicas_differ(own)
+
+
+def replicas_differ(own: Mapping[Rank, HeldCheckpoint]) -> bool:
+    """Do the ranks' files of a step say that what must be alike in them is not?"""
+    return replica_difference.digests_differ({held.replica for held in own.values()})
+
+
+def common_steps(
+    held: Mapping[int, Mapping[Rank, HeldCheckpoint]], world_size: int, committed: Collection[int] = ()
+) -> list[int]:
+    """Find the steps that are common, oldest first. One that was committed stays common, whatever its files say of being alike."""
+    return sorted(
+        step
+        for step, own in held.items()
+        if (is_at_one_place if step in committed else is_common)(own, world_size)
+    )
 
 
 def by_step(held: Iterable[tuple[Rank, HeldCheckpoint]]) -> dict[int, dict[Rank, HeldCheckpoint]]:

@@ -16,6 +16,7 @@ from recovery.core.scheduler.effects import SchedulerEffect, SetTimer, ShutdownT
 from recovery.core.scheduler.job_states import JobFact
 from recovery.core.scheduler.node import Node
 from recovery.core.scheduler.pauses import begins_again, was_paused
+from recovery.core.scheduler.replica_watch import ReplicaWatch
 from recovery.core.scheduler.state import RUN_FINISHED, SchedulerState
 
 FIRST_FAILURE = "; first failure: "
@@ -153,7 +154,7 @@ def begin_run(state: SchedulerState) -> list[Record]:
     """
     job = state.change_job(JobFact.RUN_BEGUN, generation=Generation(0), run=RunId(state.job.run + 1))
     state.checkpoints, state.training_end = CheckpointIndex(state.rules.world_size), None
-    state.generations = []
+    state.generations, state.replicas = [], ReplicaWatch()
     records: list[Record] = [job, RunRecord(run=job.run)]
     for node in state.nodes.values():
         if node.slot and node.slot != node.record.node_id:

@@ -49,11 +49,9 @@ def restore(  # noqa: PLR0913 - one for each table
     of_this_run = (record for record in generations if record.run == run)
     state.generations = sorted(of_this_run, key=lambda record: record.generation)
     of_run = [row for row in live_sources if row.run == run]
-    state.checkpoints.load(
-        (record for record in checkpoints if record.run == run),
-        state.generations,
-        {row.generation for row in of_run},
-    )
+    saved = [record for record in checkpoints if record.run == run]
+    state.checkpoints.load(saved, state.generations, {row.generation for row in of_run})
+    state.replicas.restore(saved)
     state.live.restore(tuple(live.of_row(row) for row in of_run if row.generation == state.job.generation))
     of_others = {record.node_id: record.slot for record in slots}
     for record in nodes:

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, select
 from recovery.errors import StoreError, StoreVersionError
 from recovery.store.models import VERSION
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008")
 """Every revision this release knows, oldest first."""
 
 VERSIONS = Path(__file__).parent / "versions"

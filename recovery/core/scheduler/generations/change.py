@@ -15,7 +15,7 @@ from recovery.core.policy import ranks, rebuild, rollback
 from recovery.core.policy.next_plan import CrashLoop, End, Facts, Plan, next_plan
 from recovery.core.records import CheckpointState, EventKind, GenerationRecord, JobState, Record, to_record
 from recovery.core.scheduler import barrier_ends, job_end, training_end
-from recovery.core.scheduler.checkpoints import copying
+from recovery.core.scheduler.checkpoints import copying, replicas
 from recovery.core.scheduler.copy_state import Fetching
 from recovery.core.scheduler.effects import PauseTimer, SchedulerEffect, Send, SetTimer
 from recovery.core.scheduler.generations import live
@@ -99,7 +99,11 @@ def begin_generation(state: SchedulerState, now_ms: int) -> list[SchedulerEffect
             return [taken_up]
         records = [*taken_up, *_assign_ranks(state)]
         watches = death_proof.watch_again(state) if taken_up else []
-    decided = next_plan(_facts(state, now_ms))
+    facts = _facts(state, now_ms)
+    if told := replicas.tell_held(state, facts):
+        records += told
+        facts = _facts(state, now_ms)
+    decided = next_plan(facts)
     if isinstance(decided, End):
         return _end(state, decided, records, now_ms)
     state.disk_commits.planned(now_ms, is_first=not state.generations)
