@@ -75,10 +75,12 @@ def choice(name: str, choices: tuple[str, ...], **rest: Unpack[_Rest]) -> Settin
     return Setting(name=name, kind=SettingKind.CHOICE, rule=rule, choices=choices, **rest)
 
 
-def switch(name: str, *, meaning: str, example: str = "0", on: str = "on", off: str = "off") -> Setting:
-    """0, which is the default, or 1."""
+def switch(
+    name: str, *, meaning: str, example: str = "0", on: str = "on", off: str = "off", default: str = "0"
+) -> Setting:
+    """0 or 1."""
     return msgspec.structs.replace(
-        choice(name, ("0", "1"), meaning=meaning, example=example, default="0"),
+        choice(name, ("0", "1"), meaning=meaning, example=example, default=default),
         rule=f"must be 1 ({on}) or 0 ({off})",
     )
 

@@ -96,7 +96,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     rules: Rules
     sources: tuple[Source, ...]
     """One per row of the table, in its order."""
-    compares_replicas: bool = False
+    compares_replicas: bool = True
     """Each save says what all ranks must have alike."""
     sends_traces: bool = False
     """Somebody has said where OpenTelemetry's traces go: the scheduler sends what each recovery cost."""

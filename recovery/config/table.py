@@ -93,7 +93,7 @@ RECOVERY = (
               meaning="How long a worker that is asked to end (SIGTERM, `recovery drain`) may take to hand its rank over to a standby. The scheduler's counts for the ranks that wait for it, a worker's for its own end."),
     switch("MS_ALLOW_RESTART_FROM_ZERO",
            meaning="1: when ranks hold checkpoints but none in common, the job starts again at step 0. 0: it stops and shows which rank holds what."),
-    switch("MS_COMPARE_REPLICAS", example="1",
+    switch("MS_COMPARE_REPLICAS", default="1",
            meaning="1: at each save the ranks compare what DistributedDataParallel keeps alike on all of them (weights, states of optimizers). A step at which they are found to differ is not committed, and training goes back. 0: nothing is compared."),
     switch("MS_CONTINUE",
            meaning="1: a finished run goes on from its newest common checkpoint, so that the same command with a later end (more epochs) trains on. 0: a finished job's path begins its next run at step 0. Read by the scheduler, and by recovery msrun and run, which refuse the path of a finished job that has checkpoints where it is not set; --continue sets it."),
