@@ -24,7 +24,7 @@ _COUNT = "import ray; ray.init(address={address!r}, log_to_driver=False); print(
 
 
 class RayCluster:
-    """A head without processors, and nodes with four each."""
+    """A head without processors, and nodes with four each, and as many GPUs as far as Ray knows."""
 
     def __init__(self, hosts: Network, directory: Path, environment: Mapping[str, str]) -> None:
         self._hosts, self._directory = hosts, directory
@@ -33,6 +33,8 @@ class RayCluster:
             **environment,
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_raylet_start_wait_time_s": "300",
+            # Else a token that some other program has left in this user's home counts here too.
+            "RAY_AUTH_MODE": "disabled",
         }
         self.address = f"{hosts.here}:{free_port()}"
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -63,7 +65,9 @@ class RayCluster:
     def start_node(self, node: int) -> None:
         """Add a node. One at a time: those of one machine choose the names of their sockets by what is there."""
         where = f"--node-ip-address={self._hosts.address(node)}"
-        self._start(node, self._hosts.inside(node), f"--address={self.address}", where, "--num-cpus=4")
+        self._start(
+            node, self._hosts.inside(node), f"--address={self.address}", where, "--num-cpus=4", "--num-gpus=4"
+        )
         wait_for(lambda: self._has_started(node), f"node {node} of Ray", self._logs)
 
     def kill_node(self, node: int) -> None:
