@@ -122,6 +122,15 @@ class Doubled(DataLoader[Any]):
         return (2 * batch for batch in super().__iter__())
 
 
-def test_a_loader_that_makes_something_of_its_batches_is_refused_by_name() -> None:
-    with pytest.raises(UsageError, match="Doubled has an __iter__ of its own"):
-        resumable(Doubled(DATA), FakeSession())
+class DoubledBelow(DataLoader[Any]):
+    @override
+    def _get_iterator(self) -> Any:
+        return (2 * batch for batch in super()._get_iterator())
+
+
+@pytest.mark.parametrize(("kind", "method"), [(Doubled, "__iter__"), (DoubledBelow, "_get_iterator")])
+def test_a_loader_that_makes_something_of_its_batches_is_refused_by_name(
+    kind: type[DataLoader[Any]], method: str
+) -> None:
+    with pytest.raises(UsageError, match=f"{kind.__name__} has an {method} of its own"):
+        resumable(kind(DATA), FakeSession())
