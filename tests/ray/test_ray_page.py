@@ -19,7 +19,7 @@ from tests.shown import block, check_shown
 pytestmark = [pytest.mark.ray]
 _PAGE = "docs/howto/ray.md"
 _RAYS_OWN = re.compile(
-    r"\x1b\[[0-9;]*m|^(?:\x1b\[[0-9;]*m)*\(HostAgent[^)]*\)(?:\x1b\[[0-9;]*m)* | ?\[repeated [^\]]*\]",
+    r"^(?:\x1b\[[0-9;]*m)*\(HostAgent[^)]*\)(?:\x1b\[[0-9;]*m)* |\x1b\[[0-9;]*m|(?: \[repeated| \(Ray dedup)[^\n]*",
     re.MULTILINE,
 )
 """Colours, who has printed a line, and how often others have."""
