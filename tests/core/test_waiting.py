@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from recovery.core import messages as m
-from recovery.core.ids import Incarnation, NodeId
+from recovery.core.ids import Incarnation, NodeId, RequestId
 from recovery.core.records import EventKind, NodeRecord, NodeState
 from recovery.core.rules import Rules
 from recovery.core.scheduler.effects import WaitingTimer
@@ -87,6 +87,25 @@ def test_who_waits_out_a_window_is_told_when_it_is_over() -> None:
     assert not early.hears(m.Admitted)
     desk.at(30_000)
     assert early.told().incarnation == 2
+
+
+def test_a_process_that_asks_on_another_connection_waits_no_more_on_the_one_before() -> None:
+    """That one may be dead; what it has waited for comes while it is let in on the other one."""
+    desk = Desk(Rules(worker_count=2))
+    first, second = running_workers(desk)
+    first.die()
+    desk.at(600)
+    early = waiting(desk)
+    before, secret = early.connection, early.registration.request_secret
+    for now in range(3_000, 30_000, 3_000):
+        desk.at(now)
+        second.beat()
+    # The scheduler's process was stopped: the message comes before the timer.
+    desk.now = 30_000
+    assert isinstance(early.register(request=RequestId(secret or "")), m.Admitted)
+    desk.at(30_001)
+    assert early.connection not in desk.closed
+    assert before in desk.closed
 
 
 def test_one_of_several_windows_follows_the_other() -> None:

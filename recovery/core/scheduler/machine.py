@@ -217,7 +217,9 @@ class SchedulerMachine:
         if fault:
             return [CloseConnection(connection, fault, is_fault=True)]
         if isinstance(message, m.Register):
-            return registration.on_register(state, received, message, now_ms)
+            earlier = state.waiting.forget_process(connection, message)
+            closing = [] if earlier is None else [CloseConnection(earlier, "replaced by a newer connection")]
+            return [*closing, *registration.on_register(state, received, message, now_ms)]
         if isinstance(message, m.Exited):
             return liveness.on_exited(state, received, message, now_ms)
         if isinstance(message, StopJob):

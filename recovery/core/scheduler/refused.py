@@ -18,6 +18,7 @@ from recovery.core.ids import ConnectionId, NodeId
 from recovery.core.messages import Register
 from recovery.core.policy.ranks import first_id
 from recovery.core.scheduler.stimuli import MessageReceived
+from recovery.core.tokens import is_request_of
 
 BESIDE_SLOTS = 64
 """How many may wait beside one for each slot of the job. Every lost id has one; the others wait for an id that somebody else holds."""
@@ -67,6 +68,17 @@ class WaitingList:
         if entry is not None:
             del self._by_node[entry.register.node_id]
             self._may_be_let_in.pop(connection, None)
+
+    def forget_process(self, connection: ConnectionId, register: Register) -> ConnectionId | None:
+        """A process asks on this connection now. To be let in on an earlier one, too, would end this one: gives the one on which it waits no more, if any."""
+        self.forget(connection)
+        earlier = self._by_node.get(register.node_id)
+        if earlier is None or not is_request_of(register.request_secret, register.request_id):
+            return None
+        if self._by_connection[earlier].register.request_id != register.request_id:
+            return None
+        self.forget(earlier)
+        return earlier
 
     def note_free(self, node_id: NodeId, slot: str) -> None:
         """Something has happened to a node: a process that waits for its id, its rank, the slot that it holds or was started in may be let in."""

@@ -57,7 +57,7 @@ from recovery.core.scheduler.pending_facts import Arrival
 from recovery.core.scheduler.refused import Waiting
 from recovery.core.scheduler.state import RUN_FINISHED, SchedulerState
 from recovery.core.scheduler.stimuli import MessageReceived
-from recovery.core.tokens import request_of, token_digest
+from recovery.core.tokens import is_request_of, token_digest
 
 ASK_AGAIN_MS = 1_000
 """When the bearer of a living node's id may ask again. The node may die at any moment, so there is no exact time."""
@@ -85,7 +85,6 @@ def on_register(
         return []
     if connection in state.speakers:
         return [CloseConnection(connection, "registered already on this connection")]
-    state.waiting.forget(connection)
     node = state.nodes.get(register.node_id)
     one = _Applicant(received, register, slot_choice.find(state, node, register))
     decision = judge(_facts(state, node, one, now_ms))
@@ -164,8 +163,7 @@ def _replaced(offer: slot_choice.SlotOffer, now_ms: int) -> Replaced | None:
 
 def _token_of(node: Node, register: m.Register) -> Token:
     record = node.record
-    # The id alone proves nothing: it is stored, and in answers.
-    proven = request_of(register.request_secret or "") == register.request_id
+    proven = is_request_of(register.request_secret, register.request_id)
     if proven and register.request_id == record.admission_request:
         # The answer to its admission was lost on the way: it asks again.
         return Token.SAME
