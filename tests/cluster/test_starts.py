@@ -129,6 +129,7 @@ def test_relative_recovery_path_stays_where_the_process_started_when_training_ch
     with SmallCluster(tmp_path, environment=environment) as cluster:
         cluster.start()
         cluster.wait_step(12)
+        cluster.wait_event(EventKind.CHECKPOINT_COMMITTED)
         cluster.kill_and_relaunch("worker_1")
         cluster.go_on()
         cluster.wait_end()

@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -156,9 +156,11 @@ def note_saves() -> None:
         save(saver, session)
         trace("save ends", session.step)
 
-    def noted_published(session: recovery.Session, checkpoint: HeldCheckpoint) -> None:
+    def noted_published(
+        session: recovery.Session, checkpoint: HeldCheckpoint, replica: Mapping[str, str]
+    ) -> None:
         trace("save is on disk", checkpoint.step)
-        published(session, checkpoint)
+        published(session, checkpoint, replica)
 
     setattr(recovery.ModelCheckpoint, "_save", noted_save)  # noqa: B010 - a method
     setattr(recovery.Session, "checkpoint_published", noted_published)  # noqa: B010 - a method

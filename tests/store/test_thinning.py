@@ -271,8 +271,8 @@ def test_processes_that_end_early_delete_as_one_that_runs_on(tmp_path: Path, few
 
 
 def _a_year_of_an_older_release(path: Path, state: CheckpointState) -> None:
-    """Rows as they were written when nothing was deleted. Their digests are wrong: who reads one of them says so."""
-    saved = f"1, i, 0, i / 60 + 1, 1, i, '/data/train-1_' || i || '.ckpt', '{'a' * 64}', 4096, '{state.value}', ''"
+    """Rows as they are where nothing was deleted yet. Their digests are wrong: who reads one of them says so."""
+    saved = f"1, i, 0, i / 60 + 1, 1, i, '/data/train-1_' || i || '.ckpt', '{'a' * 64}', 4096, '{state.value}', '', ''"
     told = "i, 'checkpoint_committed', NULL, NULL, NULL, 1, i / 60 + 1, i, '', '', ''"
     count = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {SAVES})"
     with closing(sqlite3.connect(path)) as connection, connection:
