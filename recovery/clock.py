@@ -19,6 +19,11 @@ def monotonic_ms() -> int:
     return time.monotonic_ns() // _NS_PER_MS
 
 
+def monotonic_us() -> int:
+    """The same in microseconds, for what is shorter than a step."""
+    return time.monotonic_ns() // 1_000
+
+
 def boot_ms() -> int:
     """Milliseconds since this machine was started, its sleep included. Goes on from one process to the next, never back."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // _NS_PER_MS

@@ -212,13 +212,16 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # not installe
             if skipped and progress.epoch:
                 random_position.draw_no_seed(rest)
             batches = rest.__iter__()
+        times = progress.session.phases.times
         while True:
             progress.before_fetch()
+            times.wants()
             try:
                 batch = next(batches)
             except StopIteration:
                 progress.after_fetch()
                 break
+            times.drawn()
             progress.after_fetch()
             progress.session.check()
             yield progress.step + 1, batch

@@ -15,7 +15,7 @@ from recovery import clock, job_line
 from recovery.cli.formats import print_line
 from recovery.cli.options import Connect, MaybePath
 from recovery.cli.source import Address, ask, scheduler_here, source_of
-from recovery.cli.status_screen import failed_work, hang_text, status_of_scheduler
+from recovery.cli.status_screen import failed_work, hang_text, slow_text, status_of_scheduler
 from recovery.core.converter import UNREADABLE
 from recovery.errors import RecoveryError, UsageError
 from recovery.page.feed import Feed, Topic
@@ -119,5 +119,5 @@ class _Scheduler(NamedTuple):
 def _shown(found: dict[str, Any]) -> dict[str, Any]:
     """The status, and what of it needs a look, in the words of the terminal."""
     hang, leaving = hang_text(found), job_line.leaving_of(found)
-    alerts = [hang, f"asked to leave: {leaving}" if leaving else "", failed_work(found)]
+    alerts = [hang, slow_text(found), f"asked to leave: {leaving}" if leaving else "", failed_work(found)]
     return {**found, "is_over": is_over(found["state"]), "alerts": [text for text in alerts if text]}

@@ -56,6 +56,7 @@ def screen(found: dict[str, Any], per_s: float = 0.0) -> Group:
         *_training(found, per_s),
         *([("waits for", _waits_for(found))] if found["waits_for"] else []),
         *([("hang", hang_text(found))] if found["hang"] else []),
+        *([("slow", slow)] if (slow := slow_text(found)) else []),
         *([("leaving", job_line.leaving_of(found))] if found["leaving"] else []),
         *([("reason", found["reason"])] if found["reason"] else []),
         ("scheduler", f"{process}, incarnation {scheduler['incarnation']}"),
@@ -126,6 +127,13 @@ def hang_text(found: dict[str, Any]) -> str:
         return ""
     frames = found["hang"]["stack"].splitlines()
     return f"{job_line.hang_of(found)}{f'; its main thread is at {frames[-1]}' if frames else ''}"
+
+
+def slow_text(found: dict[str, Any]) -> str:
+    """Which rank the others wait for in each step, and by what; empty: none is told to be slow."""
+    stragglers = found["stragglers"]
+    more = f"; and {len(stragglers) - 1} more (recovery events)" if len(stragglers) > 1 else ""
+    return f"{stragglers[0]['reason']}{more}" if stragglers else ""
 
 
 def _waits_for(found: dict[str, Any]) -> str:

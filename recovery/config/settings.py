@@ -232,6 +232,7 @@ def _rules(
         abort_timeout_ms=reader.decimal_ms("MS_ABORT_TIMEOUT"),
         step_timeout_ms=reader.decimal_ms_or("auto", "MS_STEP_TIMEOUT"),
         replaces_hung=reader.choice("MS_ON_HANG") == "replace",
+        straggler_percent=reader.whole("MS_STRAGGLER_PERCENT"),
         drain_timeout_ms=reader.decimal_ms("MS_DRAIN_TIMEOUT"),
         receive_timeout_ms=receive_timeout_ms,
         heartbeat_retry_timeout_ms=reader.bounded_ms("MS_HEARTBEAT_RETRY_TIMEOUT"),

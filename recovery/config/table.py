@@ -89,6 +89,8 @@ RECOVERY = (
               meaning="How long a rank that is connected may take for one step before all go back to the newest common checkpoint and a main thread that hangs is replaced. auto: the limits of each part of a step are learned, and MS_ON_HANG says what follows. A number: of a whole step, what training does between two steps (saves, evaluation, loading) included, from a rank's first step on. 0: as long as it takes. The scheduler's counts; auto in every process."),
     choice("MS_ON_HANG", ("replace", "report"), default="replace", example="report",
            meaning="With MS_STEP_TIMEOUT=auto: what becomes of a rank that is at twice its limit. replace: all go back to the newest common checkpoint, and a main thread that hangs is replaced. report: it is an event and no more, as it is without recovery (MS_ENABLE_RECOVERY=0). Read by the scheduler."),
+    _whole("MS_STRAGGLER_PERCENT", 0, 10_000, default="33", example="50",
+           meaning="By how many per cent a rank's own work on a batch (the loader's, and the computation up to its own gradients) may take longer than that of the rank in the middle before it is told that it is slow. It is told and no more. 0: never, as for ranks that do different work on purpose. Read by the scheduler."),
     _decimals("MS_DRAIN_TIMEOUT", 0, 3_600, default="5",
               meaning="How long a worker that is asked to end (SIGTERM, `recovery drain`) may take to hand its rank over to a standby. The scheduler's counts for the ranks that wait for it, a worker's for its own end."),
     switch("MS_ALLOW_RESTART_FROM_ZERO",

@@ -7,6 +7,7 @@ from enum import Enum
 import msgspec
 
 from recovery.core.message_fields import Count, Text
+from recovery.core.pace import Pace
 
 
 class Phase(str, Enum):
@@ -51,3 +52,5 @@ class PhaseReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """The longest start that loaded nothing: one that loads may have to fill the same caches, and is judged by this beside its own kind."""
     stack: Text = ""
     """Where its main thread is, innermost frame last; empty: not looked at."""
+    pace: Pace | None = None
+    """How long its own work on a batch takes; None: it has not worked on enough, or its loop does not tell."""

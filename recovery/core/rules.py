@@ -31,6 +31,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """How long a rank may take for a step before its generation is ended; 0: for ever; None: as is learned of each part of a step (MS_STEP_TIMEOUT)."""
     replaces_hung: bool = True
     """With a limit that is learned. True: a rank that hangs is replaced, and all go back. False, and without recovery: it is told (MS_ON_HANG)."""
+    straggler_percent: int = 33
+    """By how much a rank's own work on a batch may take longer than is usual before it is told to be slow; 0: nobody looks (MS_STRAGGLER_PERCENT)."""
     drain_timeout_ms: int = 5_000
     """How long a rank may take to be handed over before its process leaves without it (MS_DRAIN_TIMEOUT)."""
     receive_timeout_ms: int = 15_000

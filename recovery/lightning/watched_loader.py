@@ -21,6 +21,7 @@ from recovery.torch.random_state import RandomState, capture_random_state, resto
 from recovery.torch.received import Received
 from recovery.torch.sampled_order import generators_of
 from recovery.torch.sampler_counters import SamplerCounters
+from recovery.training import current
 
 _AHEAD_MAX = 3
 """Batches that Lightning asks for before the loop is given them: one of a loader without a length, and the one that it is given next."""
@@ -112,7 +113,11 @@ class _Pass:
             restore_random_state(self._again.popleft())
         self._before.append(capture_random_state())
         self._first = self._first or self._before[-1]
+        if (session := current.current_session()) is not None:
+            session.phases.times.wants()
         batch = next(self._batches)
+        if session is not None:
+            session.phases.times.drawn()
         self._received += 1
         self._drawn.append(self._stream.digest)
         return batch

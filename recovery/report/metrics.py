@@ -353,6 +353,12 @@ METRICS = (
         "times that ranks which must hold the same did not: their save was not committed (MS_COMPARE_REPLICAS)",
         _of_timeline(lambda timeline: timeline.mismatches),
     ),
+    Metric(
+        "recovery_stragglers_total",
+        Kind.COUNTER,
+        "times that a rank was slower than the others by its own work (MS_STRAGGLER_PERCENT)",
+        _of_timeline(lambda timeline: timeline.stragglers),
+    ),
 )
 
 

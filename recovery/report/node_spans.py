@@ -147,6 +147,8 @@ NO_CHANGE = frozenset(
         EventKind.NODE_SUSPECTED,
         EventKind.HANG_SUSPECTED,
         EventKind.HANG_CLEARED,
+        EventKind.STRAGGLER_FOUND,
+        EventKind.STRAGGLER_CLEARED,
         EventKind.TAKEOVER_DECLINED,
         EventKind.DRAIN_BEGUN,
         EventKind.DRAIN_ENDED,

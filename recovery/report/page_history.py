@@ -45,6 +45,7 @@ def history(stored: Stored, now_ms: int) -> dict[str, Any]:
         "lost_steps": timeline.lost_steps_text,
         "hangs": timeline.hangs,
         "mismatches": timeline.mismatches,
+        "stragglers": timeline.stragglers,
         "mismatch": _newest_mismatch(stored, timeline.run),
         "unreadable": list(unreadable),
         "checkpoints": _checkpoints(stored),

@@ -40,6 +40,8 @@ class RankProgress(msgspec.Struct, frozen=True, kw_only=True):
     known_by: str
     noted: str | None
     reason: str
+    data_ms: float | None = None
+    compute_ms: float | None = None
 
 
 class _KnownStep(NamedTuple):

@@ -28,6 +28,15 @@ from recovery.store.reader import StoredEvent, read_failed_work, read_newest_eve
 LAST_EVENTS = 8
 """A screen holds them beside the rest."""
 
+_NOT_TOLD: dict[str, Any] = {
+    **dict.fromkeys(("epoch", "total_steps", "loss", "waits_s")),
+    "waits_for": [],
+    "hang": None,
+    "stragglers": [],
+    "leaving": None,
+}
+"""What only a running scheduler is told, as `_told` gives it."""
+
 
 def status(stored: Stored) -> dict[str, Any]:
     """As plain values with stable keys."""
@@ -68,9 +77,7 @@ def status(stored: Stored) -> dict[str, Any]:
         "shown_events": EVENTS.rows(shown_events(events)),
         "ranks": RANKS.rows(ranks),
         "unreadable": list(noted.unreadable),
-        # What only a running scheduler is told.
-        **dict.fromkeys(("epoch", "total_steps", "loss", "waits_s", "hang", "leaving")),
-        "waits_for": [],
+        **_NOT_TOLD,
     }
 
 
@@ -100,6 +107,7 @@ def status_of_view(view: dict[str, Any], events: Sequence[StoredEvent], *, place
     ]
     newest = max((row["step"] for row in workers), default=0)
     newest = max(newest, view["committed_step"])
+    told = {node["node_id"]: node for node in view["nodes"]}
     return {
         "path": place,
         "job": view["job"],
@@ -126,7 +134,10 @@ def status_of_view(view: dict[str, Any], events: Sequence[StoredEvent], *, place
         "last_events": [{**row, "sequence": None} for row in EVENTS.rows(events[-LAST_EVENTS:])],
         "shown_events": [{**row, "sequence": None} for row in EVENTS.rows(shown_events(events))],
         "ranks": [
-            {**{column.key: row.get(column.key) for column in RANKS.columns}, "known_by": "scheduler"}
+            {
+                **{column.key: {**told[row["node_id"]], **row}.get(column.key) for column in RANKS.columns},
+                "known_by": "scheduler",
+            }
             for row in workers
         ],
         "unreadable": [],
@@ -144,6 +155,7 @@ def _told(view: dict[str, Any]) -> dict[str, Any]:
         "waits_s": None if waits_ms is None else waits_ms / 1000,
         "waits_for": job_line.waits_for(view),
         "hang": view.get("hang"),
+        "stragglers": view.get("stragglers", []),
         "leaving": view.get("leaving"),
     }
 

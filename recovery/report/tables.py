@@ -133,6 +133,12 @@ RANKS = View(
             "when it wrote down last how far it is, ISO 8601, UTC; null: never, or not in these files",
         ),
         _field("reason", "why it is in this state", shown=False),
+        _field(
+            "data_ms",
+            "median of its newest 100 batches: until it has the next batch; null: of a running job only, or its loop does not tell",
+            shown=False,
+        ),
+        _field("compute_ms", "as data_ms: from the batch until its own gradients are there", shown=False),
     ),
 )
 CHECKPOINTS = View(

@@ -78,6 +78,8 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     """How often a rank was connected and made no step for MS_STEP_TIMEOUT."""
     mismatches: int = 0
     """How often ranks that must hold the same did not (`replicas_differ`)."""
+    stragglers: int = 0
+    """How often a rank was found to be slow (`straggler_found`)."""
     begins_later: bool = False
     """Its oldest events were deleted (`history_thinned`): it begins with the first generation of which all are there."""
 
@@ -173,10 +175,7 @@ def make_timeline(  # noqa: PLR0913 - each is read from another place
             (stored.wall_ms, stored.event.generation or 0, stored.event.step or 0)
             for _, stored in log.of_kind(EventKind.PLAN_MADE)
         ),
-        commits=tuple(
-            (stored.wall_ms, stored.event.step or 0)
-            for _, stored in log.of_kind(EventKind.CHECKPOINT_COMMITTED)
-        ),
+        commits=_commits(log),
         outages=_outages(log),
         recoveries=tuple(recoveries(times, begun, reached, stopped, causes)),
         useful_ms=sum(summary.useful_ms for summary in summaries),
@@ -188,10 +187,16 @@ def make_timeline(  # noqa: PLR0913 - each is read from another place
         hangs=sum(
             stored.event.details == NO_STEP for _, stored in log.of_kind(EventKind.GENERATION_INTERRUPTED)
         ),
-        mismatches=sum(1 for _ in log.of_kind(EventKind.REPLICAS_DIFFER)),
+        mismatches=len([*log.of_kind(EventKind.REPLICAS_DIFFER)]),
+        stragglers=len([*log.of_kind(EventKind.STRAGGLER_FOUND)]),
         tells_steps=any(times.generations[number].first_steps for number in times.generations),
         begins_later=begins_later,
     )
+
+
+def _commits(log: EventIndex) -> tuple[tuple[int, int], ...]:
+    of_kind = log.of_kind(EventKind.CHECKPOINT_COMMITTED)
+    return tuple((stored.wall_ms, stored.event.step or 0) for _, stored in of_kind)
 
 
 def _saved(saves: Iterable[CheckpointRecord], run: int) -> dict[int, int]:

@@ -190,9 +190,11 @@ class Recovered:
         parent: Any = super()
         if self._recovery is None:
             return parent.get_batch_samples(epoch_iterator, *options, **named)
-        steps = self._recovery[1]
+        session, steps = self._recovery
         steps.draws.before_fetch(is_first=steps.is_first_fetch)
+        session.phases.times.wants()
         fetched = parent.get_batch_samples(steps.drawn_again or epoch_iterator, *options, **named)
+        session.phases.times.drawn()
         steps.draws.after_fetch()
         steps.is_first_fetch = False
         return fetched

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from recovery import clock
 from recovery.core.phases import Phase, PhaseReport
 from recovery.worker import processor_wait
+from recovery.worker.batch_times import BatchTimes
 
 _STACK_FROM_MS = 4_000
 """What takes less is not judged (core/policy/hang_limits.py: 5 s), so nobody asks where it is."""
@@ -47,6 +48,7 @@ class PhaseClock:
         """What of `_at` a look has seen a model in evaluation mode in: all of that is the evaluation."""
         self._paused_ms, self._ticked_ms = 0, 0
         self._thread_id = self._native_id = 0
+        self.times = BatchTimes()
         self._looked_at, self._begun_starved_ms, self._starved_ms = self._at, 0, 0
         """What the main thread did at the newest tick, and how long it had waited for a processor in all at the first tick of that, and at the newest."""
         self.models: Callable[[], Iterable[Any]] = _no_model
@@ -75,6 +77,7 @@ class PhaseClock:
         self._thread_id, self._native_id = threading.get_ident(), threading.get_native_id()
         self._is_first, self._loads, self._in_loop, self._tells_compute = True, loads, False, None
         self._entry = object()
+        self.times.begin()
         self._at = (Phase.START, clock.monotonic_ms(), self._paused_ms)
         return self
 
@@ -87,8 +90,11 @@ class PhaseClock:
                 self._note(Phase.FIRST_BATCH, clock.monotonic_ms() - begun_ms)
                 is_in_start = False
             self.enter(Phase.COMPUTE)
+            self.times.drawn()
             yield batch
             self.enter(Phase.DATA)
+            self.times.wants()
+        self.times.passed()
 
     @contextlib.contextmanager
     def loop(self) -> Iterator[None]:
@@ -209,6 +215,7 @@ class PhaseClock:
             longest_ms=self._longest_ms.copy(),
             fresh_start_ms=self._fresh_start_ms,
             stack=stack,
+            pace=self.times.pace(self._native_id),
         )
 
     def _told(self, phase: Phase) -> Phase:

@@ -109,3 +109,43 @@ def test_the_collectives_that_a_rank_has_begun_are_counted(session: Any) -> None
         assert session.phases.report().collectives == before + 3
     finally:
         distributed.destroy_process_group()
+
+
+def test_a_rank_has_its_gradients_before_the_others_are_waited_for(session: Any) -> None:
+    """Behind the entry's first step the parameter is watched whose gradient comes last; of an entry that is over no hook is left."""
+    first, second = torch.nn.Linear(2, 2), torch.nn.Linear(2, 1)
+    first.weight.requires_grad_(False)
+    model = torch.nn.Sequential(first, second)
+    session.state = TrainState(model=model)
+    optimizer = torch.optim.SGD([one for one in model.parameters() if one.requires_grad], lr=0.1)
+    told: list[str] = []
+    session.phases.times.has_gradients = lambda: told.append("gradients")
+    first.bias.register_post_accumulate_grad_hook(lambda _: told.append("first"))  # type: ignore[no-untyped-call]  # torch ships it without types
+    second.weight.register_post_accumulate_grad_hook(lambda _: told.append("second"))  # type: ignore[no-untyped-call]  # torch ships it without types
+
+    for _ in range(2):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    assert told == ["second", "first", "second", "first", "gradients"]
+
+    parts.enter(session)
+    model(torch.ones(1, 2)).sum().backward()
+    assert told[5:] == ["second", "first"]
+
+
+def test_a_model_that_is_compiled_is_compiled_once(session: Any) -> None:
+    inner, compiled = torch.nn.Linear(2, 1), list[int]()
+
+    def compiles(graph: torch.fx.GraphModule, _: object) -> Callable[..., Any]:
+        compiled.append(1)
+        return graph.forward
+
+    model = torch.compile(inner, backend=compiles)
+    session.state = TrainState(model=model)
+    optimizer = torch.optim.SGD(inner.parameters(), lr=0.1)
+    for _ in range(4):
+        model(torch.ones(3, 2)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    assert compiled == [1]

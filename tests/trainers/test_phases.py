@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -139,3 +140,25 @@ def test_evaluations_and_saves_are_told(tmp_path: Path, job: str) -> None:
     assert {*told["evaluates"]} <= {"evaluation", "end"}, "what follows the last step is its end"
     assert "save" in told["saves"]
     assert {*(tmp_path / "ends").read_text().split()} == {"end"}
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_what_a_ranks_own_work_on_a_batch_takes_is_told(tmp_path: Path, job: str) -> None:
+    script = JOBS[job].replace(
+        "    def forward(self, x):", "    def forward(self, x):\n        time.sleep(0.02)"
+    )
+    for epochs in ("epochs=2", "epochs(2)"):
+        script = script.replace(epochs, epochs.replace("2", "14"))
+    told = 'print("pace:", recovery.current_session().phases.times.pace(0), flush=True)'
+    script = script.replace('    note("ends")\n\nmain()', f"    {told}\n\nmain()")
+    (tmp_path / "fit.py").write_text(f"import time\n{script}")
+    with LaunchedCluster(tmp_path, workers=1, imports=IMPORTS[job]) as cluster:
+        cluster.start("--max_restarts=0", script="fit.py")
+        assert cluster.wait_exit(LAUNCHER) == 0, cluster.tails()
+        said = re.search(
+            r"pace: Pace\(batches=(\d+), data_us=(\d+), compute_us=(\d+)",
+            (cluster.logs / "worker_0.log").read_text(),
+        )
+    assert said is not None
+    batches, data_us, compute_us = map(int, said.groups())
+    assert (batches >= 100, data_us > 0, compute_us > 20_000) == (True, True, True)

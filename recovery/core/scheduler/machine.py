@@ -45,7 +45,7 @@ from recovery.core.scheduler.effects import (
     WaitingTimer,
     WindowsTimer,
 )
-from recovery.core.scheduler.generations import hung_ranks, training_messages
+from recovery.core.scheduler.generations import hung_ranks, slow_ranks, training_messages
 from recovery.core.scheduler.membership import (
     liveness,
     lost_scheduler_store,
@@ -259,7 +259,8 @@ class SchedulerMachine:
         match message:
             case m.Heartbeat():
                 answer = liveness.on_heartbeat(state, node, message)
-                return [*answer, *hung_ranks.note_heartbeat(state, node, message, now_ms)]
+                hung = hung_ranks.note_heartbeat(state, node, message, now_ms)
+                return [*answer, *hung, *slow_ranks.note_heartbeat(state, node, message, now_ms)]
             case m.Ready():
                 ready_reports.on_ready(state, node, message)
                 return []

@@ -34,6 +34,7 @@ from recovery.core.scheduler.node import Node, Slots
 from recovery.core.scheduler.pending_facts import Facts
 from recovery.core.scheduler.refused import BESIDE_SLOTS, Refusals, WaitingList
 from recovery.core.scheduler.replica_watch import ReplicaWatch
+from recovery.core.scheduler.straggler_watch import StragglerWatch
 
 
 class LiveRollback:
@@ -195,8 +196,8 @@ class SchedulerState:
         """Jobs whose state a person has archived in this path: a worker that knows one of them may start over."""
         self.differing = set[tuple[Program, Program]]()
         """Of two hosts, and said."""
-        self.vacancies, self.refusals = Vacancies(), Refusals()
-        self.store_rebuild, self.hangs, self.replicas = LostStore(), HangWatch(), ReplicaWatch()
+        self.vacancies, self.refusals, self.store_rebuild = Vacancies(), Refusals(), LostStore()
+        self.hangs, self.stragglers, self.replicas = HangWatch(), StragglerWatch(), ReplicaWatch()
         self.waiting = WaitingList(
             at_most=rules.worker_count + rules.server_count + rules.standby_count + BESIDE_SLOTS
         )

@@ -46,6 +46,7 @@ def job_view(state: SchedulerState, now_ms: int) -> dict[str, Any]:
         "waits_ms": None if since_ms is None else now_ms - since_ms,
         "step_age_ms": _step_age_ms(state.workers, now_ms),
         "hang": _hang(state),
+        "stragglers": _stragglers(state),
         "leaving": _leaving(state, now_ms),
         "nodes": [
             {
@@ -85,10 +86,13 @@ def _told(node: Node) -> dict[str, Any]:
     beat = node.newest_beat
     is_of_step = beat is not None and beat.step == node.record.step
     loss = beat.loss if beat is not None and is_of_step else None
+    pace = beat.phase.pace if beat is not None and beat.phase is not None else None
     return {
         "epoch": (beat.epoch or None) if beat is not None and is_of_step else None,
         "total_steps": (beat.total_steps or None) if beat is not None else None,
         "loss": loss if loss is None or math.isfinite(loss) else str(loss),
+        "data_ms": None if pace is None else pace.data_us / 1_000,
+        "compute_ms": pace.compute_us / 1_000 if pace is not None and pace.compute_us else None,
     }
 
 
@@ -111,6 +115,22 @@ def _hang(state: SchedulerState) -> dict[str, Any] | None:
         "left_out": suspect.left_out,
         "stack": "" if told is None else told.stack,
     }
+
+
+def _stragglers(state: SchedulerState) -> list[dict[str, Any]]:
+    """The ranks that are told to be slow, slowest first, and by what."""
+    return [
+        {
+            "node_id": one.node_id,
+            "rank": one.rank,
+            "part": one.part,
+            "own_ms": one.own_us / 1_000,
+            "usual_ms": one.usual_us / 1_000,
+            "reason": one.sentence,
+        }
+        for one in state.stragglers.of(state.job.generation)
+        if state.job.state is JobState.RUNNING
+    ]
 
 
 def _leaving(state: SchedulerState, now_ms: int) -> dict[str, Any] | None:

@@ -57,6 +57,7 @@ function shows(id, is) {
 
 const number = (value, digits = 0) => value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 const count = (value, one) => `${number(value)} ${one}${value === 1 ? "" : "s"}`;
+const milliseconds = (value) => (value === null || value === undefined ? "" : number(value, 1));
 const percent = (ratio) => `${number(ratio * 100, 1)} %`;
 
 export function duration(seconds) {
@@ -95,6 +96,7 @@ function figures(status, perS) {
     add("recoveries", number(past.failures), past.resumptions ? `and ${count(past.resumptions, "stop")} in order` : "");
     add("steps lost", past.lost_steps);
     if (past.hangs) add("hangs", number(past.hangs));
+    if (past.stragglers) add("slow ranks", number(past.stragglers), "found");
     if (past.mismatches) add("replicas differed", number(past.mismatches), "saves not committed");
   }
   if (status.notices) add("notices", number(status.notices), "asked to leave");
@@ -142,7 +144,7 @@ function ranks(status, at) {
     row.perS = perS;
   }
   fill("rank-rows", shown.map((row) => [
-    cell(row.rank), cell(row.node_id), cell(row.state), cell(number(row.step), "n"), cell(row.perS === null ? "" : number(row.perS, 2), "n"), cell(row.reason, "why"),
+    cell(row.rank), cell(row.node_id), cell(row.state), cell(number(row.step), "n"), cell(row.perS === null ? "" : number(row.perS, 2), "n"), cell(milliseconds(row.data_ms), "n"), cell(milliseconds(row.compute_ms), "n"), cell(row.reason, "why"),
   ]));
   shows("all-ranks", rows.length > FIRST);
   setText(byId("all-ranks"), showsAll ? `Only the first ${FIRST}` : `All ${rows.length}`);
