@@ -162,6 +162,19 @@ def test_running_workers_are_let_in_to_report() -> None:
     assert workers[0].last(m.Rollback).step == 10
 
 
+def test_what_a_worker_held_before_the_plan_that_it_knows_does_not_count() -> None:
+    desk = Desk(Rules(worker_count=2, rebuild_store=True))
+    workers = [Worker(desk, f"worker_{number}", job=OLD) for number in range(2)]
+    for worker in workers:
+        worker.generation = Generation(4)
+        assert isinstance(worker.register(), m.Admitted)
+    for generation, steps in ((0, (10,)), (4, (10, 20))):
+        for rank, worker in enumerate(workers):
+            worker.generation = Generation(generation)
+            ready(worker, past(rank, *steps, generation=4))
+    assert workers[0].last(m.Rollback).step == 20
+
+
 def test_who_knows_nothing_takes_the_rank_that_is_free_and_the_job_stops_rather_than_start_over() -> None:
     desk = Desk(Rules(worker_count=2, rebuild_store=True))
     workers = come(desk, None, past(0, 10))

@@ -91,6 +91,8 @@ FOUND_SINCE = (
     981001116,
     # A rank's first plan is in its socket when the store is lost, and it wakes up to that; its world, whose other ranks count, is found again.
     990009671,
+    # The store is lost twice; a report of before the newest plan comes once more, and that of the save behind it later.
+    1010006921,
 )
 """Seeds that failed with all kinds of faults."""
 

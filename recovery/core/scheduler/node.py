@@ -186,8 +186,8 @@ class Node:
         """What it reported last that it passed over: only what is new becomes an event."""
         self.asked, self.ask_again_ms = 0, 0
         """How often it was asked on this connection what it can read of its own rank's files, and when it is asked once more."""
-        self.sent_generation = 0
-        """Newest plan that was sent on the current connection. A Ready from before it is a leftover."""
+        self.sent_generation = self.knew_generation = 0
+        """Newest plan that was sent on the current connection, and the one that it knew before, of whichever scheduler. A Ready from before either is a leftover."""
         self.answers: OrderedDict[RequestId, FromScheduler] = OrderedDict()
         """The newest answers, for repeats of their requests."""
 

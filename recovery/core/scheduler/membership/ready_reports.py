@@ -17,8 +17,8 @@ from recovery.core.scheduler.state import SchedulerState
 
 def on_ready(state: SchedulerState, node: Node, ready: m.Ready) -> None:
     """It can follow a plan. Repeats are welcome: its newest report of what it holds counts."""
-    if ready.generation < node.sent_generation:
-        # Sent before it knew the newest plan; it will send it again after that one.
+    if ready.generation < max(node.sent_generation, node.knew_generation):
+        # Sent before it knew the newest plan; it will send it again after that one. Whoever knew an old one says what it held then.
         return
     if _stops(state, node, ready):
         state.facts.fail(f"{node.record.node_id} stopped at step {ready.step}")

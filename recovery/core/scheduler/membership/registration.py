@@ -312,6 +312,7 @@ def _connect(state: SchedulerState, node: Node, one: _Applicant, now_ms: int) ->
     register, name = one.register, node.record.node_id
     node.connection, node.came_from = one.received.connection, one.received.peer
     node.heard_ms, node.sent_generation, node.asked = now_ms, 0, 0
+    node.knew_generation = register.generation
     node.proven_dead, node.given_up, node.replaces = False, False, register.replaces
     node.starts_again, node.is_restarting = register.starts_again, False
     node.waits_by_choice, node.serves = register.standby, register.serves
